@@ -1,0 +1,156 @@
+# make demo    train, compare and export a policy in a few minutes
+# make test    everything that CI runs: lint, types, native tests, sanitizers, pytest
+# make dev     environment, editable install, native tests built        make native  quick rebuild of the extension
+# make fast | slow | ctest | sanitize | fuzz | lint | types | format | bench | clean | distclean
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := dev
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV ?= .venv
+# For another build of torch, e.g. TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu".
+TORCH_ARGS ?=
+JOBS ?= $(shell nproc)
+
+ROOMS := native envs agents trainers deploy benchmarks
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check install -qq
+EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+TESTS_BUILD := build/cmake-tests
+SANITIZE_BUILD := build/cmake-sanitize
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: demo test dev native stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
+.PHONY: system-build system-test
+
+demo: $(VENV)/.runtime
+	$(PY) -m steelyard.benchmarks.demo
+
+test: dev lint types ctest sanitize pytest
+
+dev: $(VENV)/.dev native $(TESTS_BUILD)/build.ninja
+	cmake --build $(TESTS_BUILD) -j $(JOBS)
+
+# --- system packages (Debian): installed as root, otherwise named with the command that installs them ---
+define need
+missing=(); have() { [[ -n "$$(command -v "$$1")" ]]; }; \
+have g++ || missing+=(g++); \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); \
+$(PYTHON) -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' \
+  2>/dev/null || missing+=(python3-dev);
+endef
+define install_missing
+if (( $${#missing[@]} )); then \
+  if [[ $$(id -u) == 0 && -n "$$(command -v apt-get)" ]]; then \
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}"; \
+  else \
+    echo "missing system packages; install them and run make again:"; \
+    echo "  sudo apt-get update && sudo apt-get install -y $${missing[*]}"; exit 1; \
+  fi; \
+fi; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=...")'
+endef
+
+system-build:
+	@$(need) $(install_missing)
+
+system-test:
+	@$(need) \
+	[[ -e /usr/include/gtest/gtest.h ]] || missing+=(libgtest-dev); \
+	[[ -e /usr/include/benchmark/benchmark.h ]] || missing+=(libbenchmark-dev); \
+	$(install_missing)
+
+# --- environment: one stamp per step, so that nothing is installed twice ---
+# The demo needs fewer system packages than the tests; what is missing is named all at once.
+$(VENV)/.created: | $(if $(filter demo,$(MAKECMDGOALS)),system-build,system-test)
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.torch: constraints.txt | $(VENV)/.created
+	@echo "installing torch and the build tools into $(VENV)"
+	$(PIP) -c constraints.txt $(TORCH_ARGS) torch
+	$(PIP) -c constraints.txt setuptools wheel pybind11 cmake ninja
+	touch $@
+
+$(VENV)/.runtime: $(VENV)/.torch pyproject.toml setup.py
+	@echo "installing steelyard and what it runs on"
+	$(PIP) -c constraints.txt --no-build-isolation -e '.[learn]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py | system-test
+	@echo "installing steelyard and what it is developed with"
+	$(PIP) -c constraints.txt --no-build-isolation -e '.[learn,wandb,dev]'
+	$(PY) -m pip --disable-pip-version-check check
+	touch $@ $(VENV)/.runtime
+
+# --- native code ---
+native: | $(VENV)/.torch
+	$(PY) setup.py -q build_ext --inplace
+
+stubs: native | $(VENV)/.dev
+	@if [[ ! -e native/_native.pyi || native/_native$(EXT_SUFFIX) -nt native/_native.pyi ]]; then \
+	  $(PY) -m pybind11_stubgen --output-dir build/stubs steelyard.native._native && \
+	  cp build/stubs/steelyard/native/_native.pyi native/_native.pyi; \
+	fi
+
+CMAKE_TESTS := cmake -S . -G Ninja -DSTEELYARD_PYTHON=OFF -DSTEELYARD_TESTS=ON
+$(TESTS_BUILD)/build.ninja: | $(VENV)/.dev
+	$(CMAKE_TESTS) -B $(TESTS_BUILD)
+
+$(SANITIZE_BUILD)/build.ninja: | $(VENV)/.dev
+	$(CMAKE_TESTS) -B $(SANITIZE_BUILD) -DSTEELYARD_SANITIZE=ON
+
+ctest: $(TESTS_BUILD)/build.ninja
+	cmake --build $(TESTS_BUILD) -j $(JOBS)
+	ctest --test-dir $(TESTS_BUILD) --output-on-failure -j $(JOBS)
+
+sanitize: $(SANITIZE_BUILD)/build.ninja
+	cmake --build $(SANITIZE_BUILD) -j $(JOBS)
+	ctest --test-dir $(SANITIZE_BUILD) --output-on-failure -j $(JOBS)
+
+# libFuzzer instead of our own mutator; needs clang and its runtime (Debian: clang, libclang-rt-14-dev).
+fuzz: | $(VENV)/.dev
+	CXX=clang++ $(CMAKE_TESTS) -B build/cmake-fuzz -DSTEELYARD_FUZZ=ON
+	cmake --build build/cmake-fuzz -j $(JOBS)
+	ctest --test-dir build/cmake-fuzz --output-on-failure -R fuzz_
+
+# --- checks ---
+NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.cc)
+lint: | $(VENV)/.dev
+	ruff check .
+	ruff format --check .
+	clang-format --dry-run -Werror $(NATIVE_SOURCES)
+
+format: | $(VENV)/.dev
+	ruff check --fix .
+	ruff format .
+	clang-format -i $(NATIVE_SOURCES)
+
+# mypy cannot follow the finder of an editable install: it reads the rooms through a tree of links.
+types: stubs
+	mkdir -p build/ns/steelyard
+	for room in $(ROOMS); do ln -sfn $(CURDIR)/$$room build/ns/steelyard/$$room; done
+	MYPYPATH=build/ns mypy -p steelyard
+
+fast: native | $(VENV)/.dev
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m 'not slow' tests
+
+slow: native | $(VENV)/.dev
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m slow tests
+
+pytest: native | $(VENV)/.dev
+	$(PY) -m pytest -n $(JOBS) --dist worksteal tests
+
+bench: dev
+	$(TESTS_BUILD)/native/tests/steelyard_bench
+	steelyard bench
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f native/*.so native/_native.pyi
+	find $(ROOMS) tests -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

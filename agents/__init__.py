@@ -1,0 +1,1 @@
+"""Who plays: rules by name, recurrent and feed-forward actors and critics."""

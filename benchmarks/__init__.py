@@ -1,0 +1,1 @@
+"""Tables, figures and speed measurements, each with its command."""

@@ -1,0 +1,115 @@
+"""The main job, `make demo`: train, compare with what production uses, export, run natively.
+
+Every step is a command that a person could type; the demo prints it and runs it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from steelyard.envs.errors import UserError
+from steelyard.trainers import cli
+
+SCENARIOS = ("cluster-a-cpu", "web-trace")
+RULES = ("ecmp", "wcmp", "lsq", "sed", "tuned-sed", "hlb", "gsq", "oracle")
+LEARNED = "distr-lb"
+
+
+@dataclass(kw_only=True)
+class Demo:
+    """Train Distr-LB, export it, and run it natively beside the rules on flows it has never seen."""
+
+    episodes: int = 240
+    """Training episodes of 60 s."""
+    seed: int = 0
+    """Training seed; evaluation seeds are others by construction."""
+    seeds: str = "0:50"
+    """Evaluation seeds A, A+1, ..., B-1."""
+    out: str = "runs/demo"
+    """Directory of the run, the exported policy and the report."""
+
+    def run(self) -> int:
+        """Run all steps; the exit status of the first that fails."""
+        began = time.monotonic()
+        root = Path(self.out)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--out: cannot make {root}: {error.strerror}") from None
+        run, exported, report = root / "train", root / "exported", root / "report"
+        for index, (title, args) in enumerate(self.steps(run, exported, report), 1):
+            _announce(f"[{index}/3] {title}", args, began)
+            status = cli.main(args)
+            if status:
+                return status
+        compiled = compiled_policy(exported)
+        same = same_decisions(run / "policy.bin", compiled)
+        print(f"compiled policy and blob decide alike on {same:,} flows, to the bit")
+        print(f"report:          {report / 'report.html'}")
+        print(f"exported policy: {compiled}")
+        print(f"took {(time.monotonic() - began) / 60:.1f} minutes")
+        return 0
+
+    def steps(self, run: Path, exported: Path, report: Path) -> list[tuple[str, list[str]]]:
+        """Title and command of every step."""
+        train = ["train", "--scenario", SCENARIOS[0], "--algo", LEARNED, "--run", str(run)]
+        train += ["--episodes", str(self.episodes), "--seed", str(self.seed)]
+        export = ["export", str(run), "--to", "cpp", "--out", str(exported)]
+        compare = ["compare", "--seeds", self.seeds, "--out", str(report), "--learning", str(run)]
+        for scenario in SCENARIOS:
+            compare += ["--scenario", scenario]
+        for policy in (*RULES, f"{LEARNED}={exported / 'policy.so'}"):
+            compare += ["--policy", policy]
+        return [
+            ("two balancers learn to share eight servers they are told nothing about", train),
+            ("compile the policy", export),
+            ("run it natively beside the rules, on flows never seen in training", compare),
+        ]
+
+
+def compiled_policy(directory: Path) -> Path:
+    """The shared object of an exported policy."""
+    return directory / "policy.so"
+
+
+def same_decisions(blob: Path, compiled: Path) -> int:
+    """Flows of a few episodes on which both files made the same decisions; UserError if any differs."""
+    from steelyard import native
+    from steelyard.agents.rules import policy_config
+    from steelyard.envs.scenario import Scenario
+
+    scenario = Scenario.load(SCENARIOS[0])
+    results = [
+        native.simulate(
+            scenario.to_native(),
+            policy_config(str(path), scenario.num_servers, scenario.num_agents),
+            list(range(5)),
+        )
+        for path in (blob, compiled)
+    ]
+    if [r["digest"] for r in results[0]] != [r["digest"] for r in results[1]]:
+        raise UserError(f"{compiled} decides otherwise than {blob}; export again")
+    return sum(r["flows"] for r in results[0])
+
+
+def _announce(title: str, args: Sequence[str], began: float) -> None:
+    minutes, seconds = divmod(int(time.monotonic() - began), 60)
+    print(f"\n{title}  ({minutes}:{seconds:02d})\n$ steelyard {' '.join(args)}", flush=True)
+
+
+def main() -> int:
+    """Entry of `python -m steelyard.benchmarks.demo`."""
+    try:
+        return tyro.cli(Demo).run()
+    except ValueError as error:
+        return cli.fail(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What leaves the laboratory: the policy compiler and the trace recorder."""

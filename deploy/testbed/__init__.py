@@ -1,0 +1,1 @@
+"""Real servers and clients on one machine: the recorder of request traces."""

@@ -1,0 +1,13 @@
+"""The games: PettingZoo, Gymnasium and batched environments, scenarios, observations and rewards.
+
+- `load_balance_v0`: PettingZoo, one agent per balancer (`parallel_env`, `env`)
+- `LoadBalance-v0`: Gymnasium id of the central agent (`gym.make("steelyard.envs:LoadBalance-v0")`)
+- `batch.LoadBalanceBatch`: B worlds stepped in native threads; `vector` and `torchrl_env` are its faces
+- `scenario.Scenario`: what defines a game, read from TOML
+"""
+
+from steelyard.envs.registration import register_envs
+
+register_envs()
+
+__all__ = ["register_envs"]

@@ -1,0 +1,21 @@
+// The extension module: binds what the rooms below offer; no logic of its own.
+#include <pybind11/pybind11.h>
+
+namespace py = pybind11;
+
+void bind_policy(py::module_& module);
+void bind_trace(py::module_& module);
+void bind_config(py::module_& module);
+void bind_rules(py::module_& module);
+void bind_cluster(py::module_& module);
+void bind_batch(py::module_& module);
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "Steelyard's native core: decisions, simulator, inference.";
+  bind_policy(module);
+  bind_trace(module);
+  bind_config(module);
+  bind_rules(module);
+  bind_cluster(module);
+  bind_batch(module);
+}

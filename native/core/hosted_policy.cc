@@ -1,0 +1,279 @@
+#include "native/core/hosted_policy.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#include "native/core/policy_blob.h"
+#include "native/core/policy_c.h"
+#include "native/core/schema.h"
+
+namespace steelyard::core {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+class BlobPolicy final : public LoadedPolicy {
+ public:
+  explicit BlobPolicy(std::unique_ptr<PackedPolicy> packed)
+      : LoadedPolicy(info_of(packed->set())), packed_(std::move(packed)) {}
+
+  bool infer(int actor, const float* obs, float* state, float* scratch, float* action) const override {
+    return policy_infer(packed_->set().actors[actor], obs, state, scratch, action);
+  }
+
+ private:
+  static Info info_of(const PolicySet& set) {
+    const int servers = static_cast<int>(set.num_servers);
+    return {set.schema_hash,
+            servers,
+            static_cast<int>(set.num_actors),
+            static_cast<size_t>(observation_size(servers)),
+            policy_state_size(set.actors[0]),
+            policy_scratch_size(set.actors[0])};
+  }
+
+  std::unique_ptr<PackedPolicy> packed_;
+};
+
+// The functions of policy_c.h, found in a shared object.
+struct CFace {
+  decltype(&steelyard_policy_abi) abi;
+  decltype(&steelyard_policy_schema_hash) schema_hash;
+  decltype(&steelyard_policy_num_servers) num_servers;
+  decltype(&steelyard_policy_num_actors) num_actors;
+  decltype(&steelyard_policy_obs_size) obs_size;
+  decltype(&steelyard_policy_state_size) state_size;
+  decltype(&steelyard_policy_scratch_size) scratch_size;
+  decltype(&steelyard_policy_infer) infer;
+};
+
+struct CloseLibrary {
+  void operator()(void* library) const { dlclose(library); }
+};
+using Library = std::unique_ptr<void, CloseLibrary>;
+
+class CompiledPolicy final : public LoadedPolicy {
+ public:
+  CompiledPolicy(Library library, const CFace& face)
+      : LoadedPolicy(info_of(face)), library_(std::move(library)), infer_(face.infer) {}
+
+  bool infer(int actor, const float* obs, float* state, float* scratch, float* action) const override {
+    return infer_(static_cast<uint32_t>(actor), obs, state, scratch, action) == STEELYARD_POLICY_OK;
+  }
+
+ private:
+  static Info info_of(const CFace& face) {
+    return {face.schema_hash(),
+            static_cast<int>(face.num_servers()),
+            static_cast<int>(face.num_actors()),
+            face.obs_size(),
+            face.state_size(),
+            face.scratch_size()};
+  }
+
+  Library library_;
+  decltype(&steelyard_policy_infer) infer_;
+};
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+bool read_file(const std::string& path, std::vector<uint8_t>* bytes, std::string* error) {
+  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
+  if (!file) {
+    *error = std::string("cannot open: ") + std::strerror(errno);
+    return false;
+  }
+  uint8_t chunk[1 << 16];
+  size_t got;
+  while ((got = std::fread(chunk, 1, sizeof chunk, file.get())) > 0) {
+    if (bytes->size() + got > kMaxFileBytes) {
+      *error = "not a policy file: larger than 1 GiB";
+      return false;
+    }
+    bytes->insert(bytes->end(), chunk, chunk + got);
+  }
+  if (std::ferror(file.get()) != 0) {
+    *error = std::string("cannot read: ") + std::strerror(errno);
+    return false;
+  }
+  return true;
+}
+
+bool within(uint64_t offset, uint64_t length, uint64_t size) {
+  return offset <= size && length <= size - offset;
+}
+
+// The dynamic loader maps what the headers name; a part beyond the end of a truncated file would end the
+// process with SIGBUS. So all that is to be mapped, and the section table at the end, must lie within the
+// file.
+std::string check_elf(const std::vector<uint8_t>& bytes) {
+  const std::string truncated = "truncated shared object";
+  Elf64_Ehdr header;
+  if (bytes.size() < sizeof header) return truncated;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
+      header.e_type != ET_DYN) {
+    return "not a 64-bit little-endian shared object";
+  }
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return "corrupt shared object: program headers";
+  if (!within(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize, bytes.size())) return truncated;
+  if (!within(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr), bytes.size())) return truncated;
+  for (uint16_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr part;
+    std::memcpy(&part, bytes.data() + header.e_phoff + i * sizeof part, sizeof part);
+    if (!within(part.p_offset, part.p_filesz, bytes.size())) return truncated;
+  }
+  return "";
+}
+
+template <typename Function>
+bool find(void* library, const char* name, Function* function, std::string* error) {
+  void* symbol = dlsym(library, name);
+  if (symbol == nullptr) {
+    *error = std::string("not a compiled policy: it has no function ") + name;
+    return false;
+  }
+  std::memcpy(function, &symbol, sizeof symbol);
+  return true;
+}
+
+bool find_face(void* library, CFace* face, std::string* error) {
+  return find(library, "steelyard_policy_abi", &face->abi, error) &&
+         find(library, "steelyard_policy_schema_hash", &face->schema_hash, error) &&
+         find(library, "steelyard_policy_num_servers", &face->num_servers, error) &&
+         find(library, "steelyard_policy_num_actors", &face->num_actors, error) &&
+         find(library, "steelyard_policy_obs_size", &face->obs_size, error) &&
+         find(library, "steelyard_policy_state_size", &face->state_size, error) &&
+         find(library, "steelyard_policy_scratch_size", &face->scratch_size, error) &&
+         find(library, "steelyard_policy_infer", &face->infer, error);
+}
+
+// What a blob's reader checks of its header, for a compiled policy. The kernel inside it is the one it was
+// built with, so a change of the schema shows here.
+std::string check_face(const CFace& face) {
+  if (face.abi() != STEELYARD_POLICY_ABI) {
+    return "compiled policy has ABI " + std::to_string(face.abi()) + "; this build has " +
+           std::to_string(STEELYARD_POLICY_ABI);
+  }
+  PolicyHeader header;
+  header.schema_hash = face.schema_hash();
+  header.num_servers = face.num_servers();
+  header.num_actors = face.num_actors();
+  header.num_layers = 1;
+  header.clip = 1;
+  std::string error = check_header(header);
+  const int servers = static_cast<int>(face.num_servers());
+  if (error.empty() && face.obs_size() != static_cast<size_t>(observation_size(servers))) {
+    error = "compiled policy reads " + std::to_string(face.obs_size()) + " features; this build gives " +
+            std::to_string(observation_size(servers));
+  }
+  return error;
+}
+
+std::shared_ptr<const LoadedPolicy> load_library(const std::string& path, std::string* error) {
+  char absolute[PATH_MAX];  // a name without a slash would be searched for elsewhere
+  if (realpath(path.c_str(), absolute) == nullptr) {
+    *error = std::string("cannot open: ") + std::strerror(errno);
+    return nullptr;
+  }
+  Library library(dlopen(absolute, RTLD_NOW | RTLD_LOCAL));
+  if (!library) {
+    *error = std::string("cannot load: ") + dlerror();
+    return nullptr;
+  }
+  CFace face;
+  if (!find_face(library.get(), &face, error)) return nullptr;
+  *error = check_face(face);
+  if (!error->empty()) return nullptr;
+  return std::make_shared<CompiledPolicy>(std::move(library), face);
+}
+
+bool starts_with(const std::vector<uint8_t>& bytes, const char* magic, size_t size) {
+  return bytes.size() >= size && std::memcmp(bytes.data(), magic, size) == 0;
+}
+
+std::shared_ptr<const LoadedPolicy> load_file(const std::string& path, std::string* error) {
+  std::vector<uint8_t> bytes;
+  if (!read_file(path, &bytes, error)) return nullptr;
+  if (!starts_with(bytes, ELFMAG, SELFMAG)) return load_policy_bytes(bytes.data(), bytes.size(), error);
+  *error = check_elf(bytes);
+  return error->empty() ? load_library(path, error) : nullptr;
+}
+
+}  // namespace
+
+std::shared_ptr<const LoadedPolicy> load_policy_bytes(const uint8_t* data, size_t size, std::string* error) {
+  try {
+    PolicySpec spec;
+    if (!decode_policy_blob(data, size, &spec, error)) return nullptr;
+    return std::make_shared<BlobPolicy>(std::make_unique<PackedPolicy>(spec));
+  } catch (const std::bad_alloc&) {
+    *error = "not enough memory for this policy";
+    return nullptr;
+  }
+}
+
+std::shared_ptr<const LoadedPolicy> load_policy_file(const std::string& path, std::string* error) {
+  std::shared_ptr<const LoadedPolicy> policy;
+  try {
+    policy = load_file(path, error);
+  } catch (const std::bad_alloc&) {
+    *error = "not enough memory for this policy";
+  }
+  if (!policy) error->insert(0, path + ": ");
+  return policy;
+}
+
+std::string check_policy_fits(const LoadedPolicy& policy, uint64_t schema_hash, int num_servers,
+                              int num_agents) {
+  if (policy.num_servers() != num_servers) {
+    return "policy is for " + std::to_string(policy.num_servers()) + " servers; this pool has " +
+           std::to_string(num_servers);
+  }
+  if (policy.num_actors() != 1 && policy.num_actors() != num_agents) {
+    return "policy has " + std::to_string(policy.num_actors()) + " actors; needs 1 or " +
+           std::to_string(num_agents) + ", one per load balancer";
+  }
+  if (policy.schema_hash() != schema_hash) return "policy has another observation schema than this host";
+  return "";
+}
+
+HostedPolicy::HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_agents)
+    : policy_(std::move(policy)), num_agents_(num_agents) {
+  if (!policy_) throw std::invalid_argument("policy is missing");
+  const std::string error =
+      num_agents < 1
+          ? "num_agents is " + std::to_string(num_agents) + "; must be at least 1"
+          : check_policy_fits(*policy_, policy_->schema_hash(), policy_->num_servers(), num_agents);
+  if (!error.empty()) throw std::invalid_argument(error);
+  state_.resize(policy_->state_size() * static_cast<size_t>(num_agents));
+  scratch_.resize(policy_->scratch_size());
+}
+
+bool HostedPolicy::act(int agent, const float* obs, float* action_out) {
+  if (agent < 0 || agent >= num_agents_) return false;
+  float* state = state_.data() + policy_->state_size() * static_cast<size_t>(agent);
+  const int actor = policy_->num_actors() == 1 ? 0 : agent;
+  return policy_->infer(actor, obs, state, scratch_.data(), action_out);
+}
+
+void HostedPolicy::reset() { std::fill(state_.begin(), state_.end(), 0.0F); }
+
+void HostedPolicy::reset(int agent) {
+  if (agent < 0 || agent >= num_agents_) return;
+  const auto size = static_cast<std::ptrdiff_t>(policy_->state_size());
+  std::fill_n(state_.begin() + agent * size, size, 0.0F);
+}
+
+}  // namespace steelyard::core

@@ -1,0 +1,34 @@
+// Eight float lanes on any machine: GCC vector extensions, so that sums have one fixed order everywhere.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace steelyard::core {
+
+using f32x8 = float __attribute__((vector_size(32)));
+using i32x8 = int32_t __attribute__((vector_size(32)));
+
+// Sum of the lanes, in a fixed order.
+inline float horizontal_sum(const f32x8& x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+
+// 2^x for x in [-126, 126], relative error below 3e-7: 2^f by its Taylor series of degree 6 on [-0.5, 0.5].
+inline f32x8 exp2_lanes(f32x8 x) {
+  const f32x8 magic = f32x8{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const f32x8 rounded = (x + magic) - magic;
+  const f32x8 f = x - rounded;
+  f32x8 p = f * 1.5403530e-4f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  p = p * f + 1.0f;
+  const i32x8 exponent = (__builtin_convertvector(rounded, i32x8) + 127) << 23;
+  f32x8 scale;
+  std::memcpy(&scale, &exponent, sizeof scale);
+  return p * scale;
+}
+
+inline float exp2_scalar(float x) { return exp2_lanes(f32x8{} + x)[0]; }
+
+}  // namespace steelyard::core

@@ -1,0 +1,223 @@
+#include "native/core/load_balancer.h"
+
+#include <numeric>
+
+#include "native/core/rng.h"
+
+namespace steelyard::core {
+namespace {
+
+constexpr uint64_t kChoiceSalt = 0x5bd1e9955bd1e995ULL;  // the choice must not reuse the edge router's hash bits
+constexpr uint32_t kScoreUnit = 256;                     // predicted and noisy loads carry 8 fractional bits
+constexpr float kSecondsPerNs = 1e-9f;
+
+float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsPerNs; }
+
+}  // namespace
+
+LoadBalancer::LoadBalancer(const BalancerConfig& config, const RuleConfig& rule)
+    : config_(config), rule_(rule), table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate) {
+  const int n = config.num_servers;
+  configured_.assign(n, kUnitWeight);
+  for (size_t j = 0; j < rule.weights.size(); ++j) configured_[j] = weight_to_q16(static_cast<float>(rule.weights[j]));
+  members_.resize(n);
+  std::iota(members_.begin(), members_.end(), 0);
+  clear();
+}
+
+void LoadBalancer::clear() {
+  const int n = config_.num_servers;
+  table_.clear();
+  flows_on_.assign(n, 0);
+  action_.assign(n, 0.0f);
+  score_.assign(n, 0);
+  mean_.assign(n, 0.0f);
+  std_.assign(n, 0.0f);
+  const bool uses_configured = rule_.traits->weighting == Weighting::kConfigured || rule_.traits->weighting == Weighting::kProbed;
+  if (uses_configured) {
+    weight_ = configured_;
+  } else {
+    weight_.assign(n, kUnitWeight);
+  }
+  duration_.clear();
+  completion_.clear();
+  if (config_.features) {
+    for (int j = 0; j < n; ++j) {
+      duration_.emplace_back(stream_key(config_.stream, 2 * static_cast<uint64_t>(j)), config_.reservoir_size);
+      completion_.emplace_back(stream_key(config_.stream, 2 * static_cast<uint64_t>(j) + 1), config_.reservoir_size);
+    }
+  }
+  inter_arrival_ = Reservoir(stream_key(config_.stream, UINT64_MAX), config_.reservoir_size);
+  last_arrival_ = -1;
+  next_refresh_ = 0;
+  turn_ = 0;
+  untracked_ = 0;
+  hlb_ = HlbFilter(n);
+  charon_ = CharonScores(n);
+  refresh_tables();
+}
+
+ServerId LoadBalancer::choose(uint64_t hash, TimeNs now, const uint32_t* global_load) {
+  if (members_.empty()) return kNoServer;
+  const uint64_t word = mix64(hash ^ kChoiceSalt);
+  return rule_.traits->score == Score::kRandom ? choose_by_hash(word) : choose_by_score(word, now, global_load);
+}
+
+ServerId LoadBalancer::choose_by_hash(uint64_t word) {
+  switch (rule_.traits->sampling) {
+    case Sampling::kWeightedHash:
+      return alias_.sample(word);
+    case Sampling::kMaglev:
+      return maglev_.lookup(word);
+    case Sampling::kRoundRobin:
+      return members_[turn_++ % members_.size()];
+    default:
+      return members_[below(word, static_cast<uint32_t>(members_.size()))];
+  }
+}
+
+ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load) {
+  const uint32_t* load = scores(word, now, global_load);
+  ServerId server = kNoServer;
+  if (rule_.traits->sampling == Sampling::kAll) {
+    server = argmin_expected_delay(members_, load, weight_.data(), word);
+  } else if (rule_.traits->sampling == Sampling::kTwo) {
+    server = better_of_two(members_, load, weight_.data(), word);
+  } else {
+    const ServerId a = alias_.sample(word);
+    const ServerId b = alias_.sample(mix64(word + kChoiceSalt));
+    server = load[b] < load[a] ? b : a;
+  }
+  if (rule_.traits->score == Score::kPredicted) charon_.chosen(server, now);
+  return server;
+}
+
+const uint32_t* LoadBalancer::scores(uint64_t word, TimeNs now, const uint32_t* global_load) {
+  switch (rule_.traits->score) {
+    case Score::kGlobal:
+      return global_load;
+    case Score::kNoisy:
+      for (const ServerId j : members_) {
+        const uint32_t noise = below(draw(word, static_cast<uint64_t>(j)), static_cast<uint32_t>(rule_.noise * kScoreUnit) + 1);
+        score_[j] = global_load[j] * kScoreUnit + noise;
+      }
+      return score_.data();
+    case Score::kPredicted:
+      for (const ServerId j : members_) score_[j] = static_cast<uint32_t>(charon_.predicted(j, now) * kScoreUnit);
+      return score_.data();
+    default:
+      return flows_on_.data();
+  }
+}
+
+bool LoadBalancer::open(uint64_t hash, ServerId server, TimeNs now) {
+  if (config_.features) {
+    if (last_arrival_ >= 0) inter_arrival_.add(now, seconds(now - last_arrival_));
+    last_arrival_ = now;
+  }
+  if (table_.open(hash, server, now) == nullptr) {
+    ++untracked_;
+    return false;
+  }
+  ++flows_on_[server];
+  return true;
+}
+
+void LoadBalancer::first_ack(uint64_t hash, TimeNs now) {
+  FlowEntry* entry = table_.find(hash);
+  if (entry == nullptr || entry->acked != 0) return;
+  entry->acked = 1;
+  if (config_.features) duration_[entry->server].add(now, seconds(now - entry->opened));
+}
+
+void LoadBalancer::close(uint64_t hash, bool completed, TimeNs now) {
+  FlowEntry* entry = table_.find(hash);
+  if (entry == nullptr) return;
+  const ServerId server = entry->server;
+  --flows_on_[server];
+  if (config_.features && completed) {
+    const float duration_s = seconds(now - entry->opened);
+    duration_[server].add(now, duration_s);
+    completion_[server].add(now, duration_s);
+  }
+  table_.close(hash, entry);
+}
+
+void LoadBalancer::learn_load(ServerId server, uint32_t load, TimeNs now) {
+  const float mean_fct_s = config_.features ? completion_[server].reduce(now).mean : 0;
+  charon_.learnt(server, static_cast<float>(load), mean_fct_s, now);
+}
+
+void LoadBalancer::set_members(std::span<const ServerId> members) {
+  members_.assign(members.begin(), members.end());
+  refresh_tables();
+}
+
+void LoadBalancer::refresh_tables() {
+  if (members_.empty()) return;
+  const Sampling sampling = rule_.traits->sampling;
+  if (sampling == Sampling::kMaglev) maglev_.build(members_);
+  if (sampling == Sampling::kWeightedHash || sampling == Sampling::kTwoWeighted) {
+    alias_.build(members_, weight_.data());
+    // Charon draws candidates by weight and compares bare scores.
+    if (sampling == Sampling::kTwoWeighted) weight_.assign(weight_.size(), kUnitWeight);
+  }
+}
+
+void LoadBalancer::probe(TimeNs now, const uint32_t* probed_load) {
+  if (now < next_refresh_) return;
+  next_refresh_ = now + static_cast<TimeNs>(rule_.interval_s * kNanosPerSecond);
+  const bool predicted = rule_.traits->score == Score::kPredicted;
+  if (!predicted && probed_load == nullptr) return;
+  for (const ServerId j : members_) {
+    const float load = predicted ? charon_.predicted(j, now) : static_cast<float>(probed_load[j]);
+    const float weight = static_cast<float>(configured_[j]) / static_cast<float>(kUnitWeight);
+    weight_[j] = weight_to_q16(weight / (load + 1.0f));
+  }
+  refresh_tables();
+}
+
+void LoadBalancer::tick(TimeNs now, const uint32_t* probed_load) {
+  if (rule_.traits->weighting == Weighting::kProbed) probe(now, probed_load);
+  if (rule_.traits->weighting != Weighting::kKalman || !config_.features) return;
+  for (const ServerId j : members_) {
+    const Reduced reduced = duration_[j].reduce(now);
+    mean_[j] = reduced.mean;
+    std_[j] = reduced.std;
+  }
+  hlb_.step(members_, mean_.data(), std_.data(), weight_.data());
+}
+
+void LoadBalancer::set_action(const float* action) { action_.assign(action, action + flows_on_.size()); }
+
+void LoadBalancer::apply_action() {
+  for (size_t j = 0; j < weight_.size(); ++j) weight_[j] = weight_to_q16(weight_of_action(action_[j]));
+}
+
+void LoadBalancer::set_weights(std::span<const double> weights) {
+  for (size_t j = 0; j < weight_.size(); ++j) weight_[j] = weight_to_q16(static_cast<float>(weights[j]));
+  refresh_tables();
+}
+
+void LoadBalancer::observe(TimeNs now, float* out) {
+  const int n = config_.num_servers;
+  for (int j = 0; j < n; ++j) {
+    *out = static_cast<float>(flows_on_[j]);
+    const Reduced duration = config_.features ? duration_[j].reduce(now) : Reduced{};
+    const Reduced completion = config_.features ? completion_[j].reduce(now) : Reduced{};
+    duration.write(out + 1);
+    completion.write(out + 1 + kReducedScalars);
+    out += kServerFeatures;
+  }
+  inter_arrival_.reduce(now).write(out);
+  out += kGlobalFeatures;
+  for (int j = 0; j < n; ++j) out[j] = action_[j];
+}
+
+void LoadBalancer::observe_durations(TimeNs now, float* out) {
+  for (int j = 0; j < config_.num_servers; ++j) {
+    out[j] = config_.features ? duration_[j].reduce(now).weighted_discounted_mean : 0.0f;
+  }
+}
+
+}  // namespace steelyard::core

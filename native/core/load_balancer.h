@@ -1,0 +1,95 @@
+// One load balancer: what it sees and how it chooses. The simulator, the dataplanes and the VPP plugin
+// all host this class; time and hashes are arguments, and nothing here is ever told a true demand.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "native/core/charon.h"
+#include "native/core/flow_table.h"
+#include "native/core/hlb.h"
+#include "native/core/reservoir.h"
+#include "native/core/rule.h"
+#include "native/core/schema.h"
+#include "native/core/select.h"
+
+namespace steelyard::core {
+
+struct BalancerConfig {
+  int num_servers = 0;
+  int flow_table_buckets = 65536;
+  int flow_table_ways = 4;
+  int reservoir_size = Reservoir::kMaxSize;
+  bool features = true;      // keep reservoirs
+  bool preallocate = false;  // no heap after construction (dataplanes)
+  uint64_t stream = 0;       // keys the reservoir slots of this balancer
+};
+
+class LoadBalancer {
+ public:
+  LoadBalancer(const BalancerConfig& config, const RuleConfig& rule);
+
+  // Chooses a server for a new flow; kNoServer when the pool is empty. `global_load[j]`: flows in server j,
+  // for the rules that are told (Score::kGlobal, kNoisy); may be null for others.
+  ServerId choose(uint64_t hash, TimeNs now, const uint32_t* global_load);
+  // Registers the flow on its server; false when the flow table has no room (then it is not counted).
+  bool open(uint64_t hash, ServerId server, TimeNs now);
+  // First ACK of the client: a flow-duration sample.
+  void first_ack(uint64_t hash, TimeNs now);
+  // The client's FIN (completed) or RST (not completed: no sample, a refusal is not a fast flow).
+  void close(uint64_t hash, bool completed, TimeNs now);
+  // A reply that carries the server's load (Charon; its replies pass the balancer).
+  void learn_load(ServerId server, uint32_t load, TimeNs now);
+
+  // The pool's membership, by the control plane.
+  void set_members(std::span<const ServerId> members);
+  // The periodic part of the rule, every step and after each change of membership. `probed_load[j]`: flows
+  // in server j as probed now (awcmp); may be null for rules that do not probe.
+  void tick(TimeNs now, const uint32_t* probed_load);
+  // The agent's action in [-1, 1]^N is noted for the next observation; its weights act from apply_action on.
+  void set_action(const float* action);
+  void apply_action();
+  void set_weights(std::span<const double> weights);
+  // (observation_size(N),) float32, see schema.h.
+  void observe(TimeNs now, float* out);
+  // Weighted discounted mean flow duration [s] per server, the default measure of rewards.
+  void observe_durations(TimeNs now, float* out);
+  void clear();  // as a restarted balancer: no flow, no sample, initial weights
+
+  const std::vector<uint32_t>& flows_on() const { return flows_on_; }
+  const std::vector<WeightQ16>& weights() const { return weight_; }
+  const std::vector<ServerId>& members() const { return members_; }
+  uint64_t untracked() const { return untracked_; }
+
+ private:
+  ServerId choose_by_hash(uint64_t word);
+  ServerId choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load);
+  const uint32_t* scores(uint64_t word, TimeNs now, const uint32_t* global_load);
+  void refresh_tables();
+  void probe(TimeNs now, const uint32_t* probed_load);
+
+  BalancerConfig config_;
+  RuleConfig rule_;
+  std::vector<ServerId> members_;
+  std::vector<uint32_t> flows_on_;
+  std::vector<WeightQ16> weight_;
+  std::vector<WeightQ16> configured_;
+  std::vector<float> action_;
+  std::vector<uint32_t> score_;
+  std::vector<float> mean_, std_;  // scratch of tick
+  FlowTable table_;
+  std::vector<Reservoir> duration_;
+  std::vector<Reservoir> completion_;
+  Reservoir inter_arrival_;
+  TimeNs last_arrival_ = -1;
+  TimeNs next_refresh_ = 0;
+  uint64_t turn_ = 0;
+  uint64_t untracked_ = 0;
+  AliasTable alias_;
+  MaglevTable maglev_;
+  HlbFilter hlb_;
+  CharonScores charon_;
+};
+
+}  // namespace steelyard::core

@@ -1,0 +1,50 @@
+// Reservoirs of (timestamp, value) and their reduction to five scalars (seed 002 Alg. 3 and Sec. 3.3; seed 004 ch. 3).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "native/core/schema.h"
+#include "native/core/types.h"
+
+namespace steelyard::core {
+
+// mean, 90th percentile, standard deviation, (1/n) sum 0.9^age v, sum 0.9^age v / sum 0.9^age; age in seconds.
+struct Reduced {
+  float mean = 0, p90 = 0, std = 0, discounted_mean = 0, weighted_discounted_mean = 0;
+  void write(float* out) const;
+};
+
+// Sampling with no rejection: every sample lands on a uniformly drawn slot. Filled slots are kept as a
+// dense prefix, which is the same process (empty slots are exchangeable) without a scan over holes.
+class Reservoir {
+ public:
+  static constexpr int kMaxSize = 128;
+
+  // `stream` keys the slot draws (core::draw), `size` in [1, kMaxSize].
+  explicit Reservoir(uint64_t stream = 0, int size = kMaxSize) : stream_(stream), size_(size) {}
+
+  void add(TimeNs now, float value);
+  // All zero when nothing has been added: "no measurement" and "zero seconds" differ in n_flow_on.
+  Reduced reduce(TimeNs now);
+  void clear();
+
+  int filled() const { return filled_; }
+  uint64_t added() const { return added_; }
+  TimeNs time_at(int slot) const { return times_[slot]; }
+  float value_at(int slot) const { return values_[slot]; }
+
+ private:
+  void reduce_moments();
+
+  uint64_t stream_;
+  int size_;
+  int filled_ = 0;
+  bool dirty_ = false;  // values changed since the moments below were computed
+  uint64_t added_ = 0;
+  float mean_ = 0, p90_ = 0, std_ = 0;
+  alignas(32) std::array<TimeNs, kMaxSize> times_{};
+  alignas(32) std::array<float, kMaxSize> values_{};
+};
+
+}  // namespace steelyard::core

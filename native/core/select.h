@@ -1,0 +1,56 @@
+// Choosing: integer argmin over servers, alias sampling, Maglev. Bit-exact on every host.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "native/core/rng.h"
+#include "native/core/types.h"
+#include "native/core/weights.h"
+
+namespace steelyard::core {
+
+// argmin (load + 1) / weight over `members`, by cross-multiplied integers; ties go to the first member in
+// the rotation that starts at a place drawn from the flow's hash.
+ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word);
+
+// The better of two different members drawn by `word` (one member: that one).
+ServerId better_of_two(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word);
+
+// Two different positions below n drawn from one word; n >= 2.
+struct Pair {
+  uint32_t first, second;
+};
+inline Pair two_below(uint64_t word, uint32_t n) {
+  const uint32_t first = below(word, n);
+  const uint32_t second = below(mix64(word ^ kGolden), n - 1);
+  return {first, second < first ? second : second + 1};
+}
+
+// Walker's alias method in integers (Vose 1991): O(1) draws in proportion to weights.
+class AliasTable {
+ public:
+  void build(std::span<const ServerId> members, const WeightQ16* weight);
+  ServerId sample(uint64_t word) const;
+  bool empty() const { return alias_.empty(); }
+
+ private:
+  std::vector<ServerId> own_;
+  std::vector<ServerId> alias_;
+  std::vector<uint64_t> threshold_;  // take `own_` when the 32-bit draw is below it; up to 2^32
+};
+
+// Maglev's lookup table (Eisenbud et al., NSDI'16, Sec. 3.4).
+class MaglevTable {
+ public:
+  static constexpr uint32_t kSize = 65537;
+  void build(std::span<const ServerId> members);
+  ServerId lookup(uint64_t word) const { return (*table_)[word % kSize]; }
+
+ private:
+  std::shared_ptr<const std::vector<int16_t>> table_;
+};
+
+}  // namespace steelyard::core

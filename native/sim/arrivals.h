@@ -1,0 +1,54 @@
+// Arrival processes. The k-th arrival of a (scenario, seed) is the same whatever the policies do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "native/core/types.h"
+#include "native/sim/cluster_config.h"
+
+namespace steelyard::sim {
+
+// Poisson, Markov-modulated Poisson and diurnal processes by time change: arrival k comes when the integrated
+// rate since arrival k-1 reaches a unit-exponential draw keyed by k. A trace is replayed in a circle from a
+// row drawn per seed.
+class ArrivalProcess {
+ public:
+  ArrivalProcess(std::shared_ptr<const ClusterConfig> config, uint64_t seed);
+
+  // Time of the next arrival; pure until `advance`.
+  core::TimeNs next() const { return next_; }
+  // Moves on to the following arrival.
+  void advance();
+  // From `now` on the rate is `factor` times the configured one (timetable). Not for traces.
+  void scale(core::TimeNs now, double factor);
+  // Trace row of the arrival that `next` announces.
+  size_t trace_row() const { return row_; }
+
+ private:
+  struct Segment {
+    double start_s, end_s, rate;
+  };
+  double time_after(double from_s, double area);
+  double diurnal_area(double t_s) const;
+  const Segment& segment_at(double t_s);
+  double area_between(double from_s, double to_s);
+  void schedule(double from_s, double area);
+  void next_trace_row();
+
+  std::shared_ptr<const ClusterConfig> config_;
+  uint64_t gap_stream_;
+  uint64_t state_stream_;
+  uint64_t count_ = 0;
+  double scale_ = 1;
+  double last_s_ = 0;
+  double next_s_ = 0;
+  core::TimeNs next_ = 0;
+  std::vector<Segment> segments_;  // states of the modulating chain, in time
+  size_t segment_ = 0;
+  size_t row_ = 0;
+  double turn_start_s_ = 0;
+};
+
+}  // namespace steelyard::sim

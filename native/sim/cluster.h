@@ -1,0 +1,143 @@
+// The cluster world: M load balancers before N servers (network load balancing; seed 002 Sec. 3, App. C.1).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "native/core/load_balancer.h"
+#include "native/sim/arrivals.h"
+#include "native/sim/cluster_config.h"
+#include "native/sim/device.h"
+#include "native/sim/event_queue.h"
+#include "native/sim/metrics.h"
+
+namespace steelyard::sim {
+
+// A flow from its arrival at a balancer until that balancer has seen its FIN or RST.
+struct Flow {
+  uint64_t id = 0;
+  uint64_t hash = 0;
+  core::TimeNs opened = 0;
+  double work_ns = 0;        // demand of the current stage
+  float demand_s = 0;        // demand of all stages entered so far
+  uint32_t next = kNoSlot;   // behind this one in a waiting line
+  uint32_t epoch = 0;        // of the slot: an event of an earlier tenant is stale
+  uint32_t trace_row = 0;
+  int16_t server = -1;
+  uint16_t balancer = 0;
+  uint16_t reported_load = 0;  // what the server's reply carries (Charon)
+  uint8_t stage = 0;
+  bool live = false;
+  bool at_server = false;
+  bool completed = false;
+};
+
+struct Server {
+  Device cpu, io;
+  uint32_t line_head = kNoSlot, line_tail = kNoSlot;  // waiting for a CPU worker
+  uint32_t waiting = 0;
+  bool member = true;
+};
+
+// A value: copying it is a snapshot, assigning the copy back restores it. Everything that happens is a
+// pure function of (config, rule, seed, actions).
+class ClusterWorld {
+ public:
+  // `config` must be prepared and `rule` checked.
+  ClusterWorld(std::shared_ptr<const ClusterConfig> config, const core::RuleConfig& rule, uint64_t seed);
+  void reset(uint64_t seed);
+
+  // All events with time <= t, step boundaries included (rules tick and hosted policies act there).
+  void run_until(core::TimeNs t);
+  // Until every flow that opened before the horizon has completed (arrivals go on).
+  void drain();
+  core::TimeNs now() const { return now_; }
+  core::TimeNs step_ns() const { return step_ns_; }
+  core::TimeNs horizon_ns() const { return horizon_ns_; }
+
+  // (observation_size(N),) float32.
+  void observe(int balancer, float* out) { balancers_[balancer].observe(now_, out); }
+  void observe_durations(int balancer, float* out) { balancers_[balancer].observe_durations(now_, out); }
+  // (N,) in [-1, 1]; its weights act after the actuation delay.
+  void act(int balancer, const float* action);
+  // l_j of network-lb.md "Rewards": remaining time of each server, of all flows or of one balancer's
+  // (balancer = -1: all). (N,) [s].
+  void remaining_time(int balancer, double* out) const;
+
+  int num_balancers() const { return config_->num_load_balancers; }
+  int num_servers() const { return config_->num_servers(); }
+  const ClusterConfig& config() const { return *config_; }
+  const core::LoadBalancer& balancer(int i) const { return balancers_[i]; }
+  const std::vector<uint32_t>& in_system() const { return in_system_; }
+  std::vector<uint32_t> waiting() const;
+  double capacity(int server) const;  // workers x speed now
+  const Metrics& metrics() const { return metrics_; }
+  Metrics& metrics() { return metrics_; }
+  uint64_t digest() const { return digest_; }
+  uint64_t live_flows() const { return flows_.size() - free_slots_.size(); }
+
+ private:
+  enum Kind : uint8_t { kEnter, kCpuDone, kIoDone, kAck, kClose, kReply, kActuate, kTimetable, kUndo };
+  struct Arriving {  // what fixes the demands of a flow
+    uint64_t id;
+    uint32_t trace_row;
+  };
+  struct Change {  // a timetable line as drawn for this seed
+    const EventConfig* line;
+    std::vector<int> targets;
+    std::vector<double> values;
+  };
+
+  void dispatch(const Event& event);
+  void arrive();
+  core::ServerId choose(core::LoadBalancer& balancer, uint64_t hash, const Arriving& arriving);
+  core::ServerId choose_exact(uint64_t hash, const Arriving& arriving) const;
+  double forecast(int server, const Arriving& arriving) const;
+  double server_remaining(int server, int balancer) const;
+  uint32_t take_slot();
+  void free_slot(uint32_t slot);
+  void enter(uint32_t slot);
+  void reject(uint32_t slot);
+  void start_stage(uint32_t slot);
+  void device_done(uint32_t server, bool io);
+  void admit_waiting(uint32_t server);
+  void announce(uint32_t server, bool io);
+  void complete(uint32_t slot);
+  void close(uint32_t slot);
+  double stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const;
+  core::TimeNs hop(uint64_t flow_id, unsigned number) const;
+  void boundary();
+  void host_policies();
+  void draw_timetable(uint64_t seed);
+  void apply(const Change& change, bool undo);
+  void set_speed(int server, double factor);
+  void set_workers(int server, int workers);
+  void set_member(int server, bool member);
+  void set_up(int balancer, bool up);
+
+  std::shared_ptr<const ClusterConfig> config_;
+  core::RuleConfig rule_;
+  std::vector<core::LoadBalancer> balancers_;
+  std::vector<uint8_t> balancer_up_;
+  std::vector<int> up_list_;
+  core::HostedPolicy hosted_;
+  std::vector<float> observation_, action_;
+  std::vector<double> loads_;
+  std::vector<Server> servers_;
+  std::vector<uint32_t> in_system_;
+  std::vector<Flow> flows_;
+  std::vector<uint32_t> free_slots_;
+  EventQueue queue_;
+  ArrivalProcess arrivals_;
+  std::vector<uint64_t> stage_streams_;
+  std::vector<Change> timetable_;
+  Metrics metrics_;
+  uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0;
+  uint64_t next_id_ = 0;
+  uint64_t digest_ = 0;
+  core::TimeNs now_ = 0, step_ns_ = 0, horizon_ns_ = 0, next_boundary_ = 0, actuation_ns_ = 0;
+};
+
+}  // namespace steelyard::sim

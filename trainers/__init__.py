@@ -1,0 +1,1 @@
+"""How they learn: algorithms, evaluation, comparison, logging, checkpoints and the command line."""

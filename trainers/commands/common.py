@@ -1,0 +1,159 @@
+"""Options that commands share, their checks, and the progress bar."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from steelyard.envs.errors import UserError
+from steelyard.trainers import results
+
+if TYPE_CHECKING:
+    from steelyard.envs.scenario import Scenario
+    from steelyard.trainers.evaluation import OnProgress, Study
+
+Convention = Literal["uncensored", "peer"]
+ScenarioName = Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
+Overrides = Annotated[
+    tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE"), tyro.conf.UseAppendAction
+]
+OutputFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
+OutputDirectory = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
+Quiet = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+Threads = Annotated[int, tyro.conf.arg(metavar="N")]
+
+SEED_END = 2**63
+"""Evaluation seeds lie below; seeds with the top bit set are for training."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def check_threads(threads: int) -> int:
+    """threads, at least 1."""
+    if threads < 1:
+        raise UserError(f"--threads: {threads}; at least 1 is needed")
+    return threads
+
+
+def parse_seeds(text: str) -> range:
+    """Evaluation seeds A, A+1, ..., B-1 of "A:B"."""
+    allowed = "allowed: A:B with 0 <= A < B <= 2^63"
+    first, colon, end = text.partition(":")
+    if not (colon and first.isascii() and first.isdigit() and end.isascii() and end.isdigit()):
+        raise UserError(f"--seeds: {text!r}; {allowed}")
+    seeds = range(int(first), int(end))
+    if not seeds.start < seeds.stop <= SEED_END:
+        raise UserError(f"--seeds: {text!r}; {allowed}")
+    return seeds
+
+
+def load_scenarios(names: Sequence[str], overrides: Sequence[str]) -> list[Scenario]:
+    """The scenarios with the overrides of `--set` applied to each; names must differ."""
+    from steelyard.envs.scenario import Scenario
+
+    scenarios = [Scenario.load(name, list(overrides)) for name in names]
+    seen = set()
+    for scenario in scenarios:
+        if scenario.name in seen:
+            raise UserError(f"--scenario: {scenario.name!r} is given twice; give each scenario once")
+        seen.add(scenario.name)
+    return scenarios
+
+
+@dataclass(kw_only=True)
+class StudyOptions:
+    """Options of the commands that run policies on scenarios."""
+
+    scenario: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|FILE"), tyro.conf.UseAppendAction] = ()
+    """A named scenario (see `steelyard scenarios`) or a TOML file; repeat for more."""
+    policy: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="RULE|RUN_DIR|BLOB"), tyro.conf.UseAppendAction
+    ] = ()
+    """A rule, tuned-sed, a run directory of `steelyard train`, a directory of them (one learner, several
+    training seeds), or an exported policy (blob or .so); repeat for more. LABEL=POLICY gives it a name."""
+    overrides: Overrides = ()
+    """Change a value of every scenario, for example --set pool.balancers=4 or --set rule.weights=[2,1]."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="A:B")] = "0:50"
+    """Evaluation seeds A, A+1, ..., B-1."""
+    json: OutputFile = None
+    """Write one record per episode to this file."""
+    convention: Convention = "uncensored"
+    """uncensored: every flow that arrives, run to completion; peer: only those completed by the horizon."""
+    threads: Threads = field(default_factory=usable_cores)
+    """Episodes simulated at the same time."""
+    quiet: Quiet = False
+    """Print nothing but errors."""
+
+    def json_file(self) -> Path | None:
+        """Where records go, checked."""
+        return None if self.json is None else results.check_file("--json", self.json)
+
+    def study(self, policies: Sequence[str]) -> Study:
+        """The study that the options ask for, checked."""
+        from steelyard.agents import rules
+        from steelyard.trainers.evaluation import Study
+
+        if not self.scenario:
+            raise UserError("--scenario: none given; name one of `steelyard scenarios` or a TOML file")
+        return Study(
+            scenarios=load_scenarios(self.scenario, self.overrides),
+            contenders=rules.parse_policies(policies),
+            seeds=parse_seeds(self.seeds),
+            convention=self.convention,
+            threads=check_threads(self.threads),
+        )
+
+
+def study_manifest(study: Study) -> dict[str, Any]:
+    """What it takes to repeat a study."""
+    members = {member.name: member.source for contender in study.contenders for member in contender.members}
+    return results.manifest(study.scenarios, members, study.seeds, convention=study.convention)
+
+
+@contextmanager
+def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress]:
+    """A function (done, total, what) that draws a bar on stderr, unless quiet or stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[what]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, what="")
+
+        def update(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, what=what)
+
+        yield update
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 2) -> None:
+    """Print a table on stdout, the first `left` columns left-aligned; off a terminal nothing is cut."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 240, highlight=False, markup=False).print(table)

@@ -1,0 +1,43 @@
+"""`steelyard evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from steelyard.trainers import results
+from steelyard.trainers.commands import common
+
+_DEFAULT_POLICIES = ("lsq", "sed")
+
+
+@dataclass(kw_only=True)
+class Evaluate(common.StudyOptions):
+    """Run policies on scenarios and summarise them with intervals.
+
+    All policies meet the same flows. Without --policy: lsq and sed.
+    """
+
+    table: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write all metrics of every episode to this .csv or .parquet file, and beside it a manifest (.json)."""
+
+    def run(self) -> int:
+        """Evaluate, write the files, print the summary."""
+        from steelyard.trainers import comparison, evaluation
+
+        json_file = self.json_file()
+        table_file = results.check_table("--table", self.table) if self.table is not None else None
+        study = self.study(self.policy or _DEFAULT_POLICIES)
+        with common.progress_bar("evaluate", self.quiet) as on_progress:
+            rows = evaluation.run_cells(study, evaluation.prepare(study, on_progress), on_progress)
+        if json_file is not None:
+            results.write_records("--json", json_file, rows)
+        if table_file is not None:
+            results.write_table("--table", table_file, rows)
+            manifest = common.study_manifest(study)
+            results.write_json("--table", table_file.with_suffix(".manifest.json"), manifest)
+        if not self.quiet:
+            common.print_table(*comparison.table(comparison.summarise(rows)))
+        return 0

@@ -1,0 +1,123 @@
+"""The runner of studies: scenarios x policies x seeds, by native simulation.
+
+The arrival and demand stream of a scenario depends on (scenario, seed) alone, so policies of one study are
+compared on the same flows. Learned policies run as their exported artefact, with no Python in the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from steelyard import native
+from steelyard.agents import rules
+from steelyard.envs.scenario import Scenario
+from steelyard.trainers import tune
+from steelyard.trainers.results import Row
+
+OnProgress = Callable[[int, int, str], None]
+"""Called with (episodes done, episodes in all, what runs now)."""
+
+_CHUNK_S = 0.5  # a native call should take about this long, so that progress and Ctrl-C stay live
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared with what, on which episodes."""
+
+    scenarios: Sequence[Scenario]
+    contenders: Sequence[rules.Contender]
+    seeds: range
+    convention: str = "uncensored"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One member on one scenario, ready to run."""
+
+    scenario: Scenario
+    contender: str
+    member: str
+    run: int
+    config: native.ClusterConfig
+    rule: native.RuleConfig
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """Progress that is shown nowhere."""
+
+
+def prepare(study: Study, on_progress: OnProgress = silent) -> list[Cell]:
+    """Every member on every scenario, loaded and checked; ValueError if a policy does not fit a scenario."""
+    return list(_cells(study, on_progress))
+
+
+def run_cells(study: Study, cells: Sequence[Cell], on_progress: OnProgress = silent) -> list[Row]:
+    """One row per cell and seed, in that order.
+
+    A row has scenario, policy (the member), contender, run (index of the training run), convention and all
+    metrics of native.simulate; digest (of all decisions) in hexadecimal.
+    """
+    total = len(cells) * len(study.seeds)
+    rows: list[Row] = []
+    for cell in cells:
+        what = f"{cell.scenario.name} {cell.member}"
+        on_progress(len(rows), total, what)
+        fixed = {
+            "scenario": cell.scenario.name,
+            "policy": cell.member,
+            "contender": cell.contender,
+            "run": cell.run,
+        }
+        for stats in simulate_seeds(cell.config, cell.rule, study.seeds, study.threads, study.convention):
+            rows += [
+                {**fixed, **stat, "digest": f"{stat['digest']:016x}", "convention": study.convention}
+                for stat in stats
+            ]
+            on_progress(len(rows), total, what)
+    return rows
+
+
+def simulate_seeds(
+    config: native.ClusterConfig, rule: native.RuleConfig, seeds: range, threads: int, convention: str
+) -> Iterator[list[dict[str, Any]]]:
+    """Statistics of every seed, in chunks that take about half a second each."""
+    start, count = 0, threads
+    while start < len(seeds):
+        began = time.monotonic()
+        chunk = list(seeds[start : start + count])
+        yield native.simulate(config, rule, chunk, threads=threads, convention=convention)
+        start += len(chunk)
+        seconds = max(time.monotonic() - began, 1e-3)
+        count = max(threads, min(4 * count, int(count * _CHUNK_S / seconds)))
+
+
+def member_rule(
+    scenario: Scenario,
+    contender: rules.Contender,
+    member: rules.Member,
+    convention: str,
+    threads: int,
+    on_progress: OnProgress = silent,
+) -> native.RuleConfig:
+    """What runs a member on a scenario: a rule, a tuned rule or a policy file."""
+    if contender.tuned_rule:
+        on_progress(0, 0, f"{scenario.name} {member.name}: weights")
+        rule = scenario.to_rule(contender.tuned_rule)
+        rule.weights = tune.tuned_weights(scenario, contender.tuned_rule, convention, threads)
+        return rule
+    if member.source in rules.rule_names():
+        return scenario.to_rule(member.source)
+    return rules.policy_config(member.source, scenario.num_servers, scenario.num_agents)
+
+
+def _cells(study: Study, on_progress: OnProgress) -> Iterator[Cell]:
+    for scenario in study.scenarios:
+        config = scenario.to_native()
+        for contender in study.contenders:
+            for run, member in enumerate(contender.members):
+                rule = member_rule(scenario, contender, member, study.convention, study.threads, on_progress)
+                yield Cell(scenario, contender.label, member.name, run, config, rule)

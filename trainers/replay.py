@@ -1,0 +1,69 @@
+"""Replay of whole episodes for one agent, sampled as chunks with the recurrent state stored at their start.
+
+Storage and sampling are TorchRL's (`LazyTensorStorage`, `RandomSampler`), one entry per episode. A chunk
+starts on a multiple of `stride`, where the actor's state was stored at collection; the learner burns in over
+the first steps so that a state left by an older policy is forgotten (Kapturowski et al., R2D2, 2019).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data.replay_buffers.samplers import RandomSampler
+
+
+class SequenceReplay:
+    """Ring of `capacity` episodes of `steps` steps; every draw comes from `generator`."""
+
+    def __init__(
+        self, capacity: int, steps: int, length: int, stride: int, generator: torch.Generator
+    ) -> None:
+        if not 0 < length <= steps:
+            raise ValueError(f"chunk length is {length}; allowed: 1..{steps}, the steps of an episode")
+        self.steps, self.length, self.stride, self.generator = steps, length, stride, generator
+        self.starts = torch.arange(0, steps - length + 1, stride)
+        self.buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(capacity), sampler=RandomSampler(), batch_size=1
+        )
+        self.buffer.set_rng(generator)
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def add(self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, state: torch.Tensor) -> None:
+        """Append E episodes.
+
+        obs (E, T+1, obs_dim) raw, so that normalisation is always today's; action (E, T, N) in [-1, 1] (or choice
+        index); reward (E, T); state (E, T, R, H), of which every `stride`-th step is kept.
+        """
+        kept = state[:, :: self.stride].contiguous()
+        episodes = {"obs": obs, "action": action, "reward": reward, "state": kept}
+        self.buffer.extend(TensorDict(episodes, batch_size=[len(obs)]))
+
+    def sample(self, batch: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """obs (L+1, batch, obs_dim), action (L, batch, N), reward (L, batch), state (batch, R, H) at the first step."""
+        episodes = self.buffer.sample(batch)
+        pick = torch.randint(len(self.starts), (batch,), generator=self.generator)
+        time = self.starts[pick].unsqueeze(0) + torch.arange(self.length + 1).unsqueeze(1)  # (L+1, batch)
+        which = torch.arange(batch)
+        obs = episodes["obs"][which, time]
+        action, reward = episodes["action"][which, time[:-1]], episodes["reward"][which, time[:-1]]
+        return obs, action, reward, episodes["state"][which, self.starts[pick] // self.stride]
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and counters for a checkpoint; resuming from it draws the same chunks."""
+        filled = len(self.buffer)
+        content = self.buffer.storage[:filled].to_dict() if filled else {}
+        return {"content": content, "cursor": int(self.buffer.writer._cursor)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over the content of `state()`."""
+        if not state["content"]:
+            return
+        content = TensorDict({key: torch.as_tensor(value) for key, value in state["content"].items()})
+        content.batch_size = [len(content["reward"])]
+        self.buffer.extend(content)
+        self.buffer.writer._cursor = int(state["cursor"])
