@@ -1,8 +1,8 @@
 """The core's sigmoid and tanh in PyTorch, operation by operation the formulas of native/core/activations.h.
 
-In float32 they give the bits of native inference, so an actor built with them differs from the exported one
-only by the order of its sums; torch's own differ from them by a few units in the last place. Gradients are the
-exact derivatives, s (1 - s) and 1 - t^2, of the computed value.
+In float32 they give the bits of native inference, so an actor built with them differs from the exported
+one only by the order of its sums; torch's own differ from them by a few units in the last place. Gradients
+are the exact derivatives, s (1 - s) and 1 - t^2, of the computed value.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,12 @@ def policy_config(path: str, num_servers: int, num_agents: int) -> native.RuleCo
 
 def tuned_file(directory: Path, scenario_name: str, rule: str) -> Path:
     """Where the tuned weights of a rule on a scenario are kept in a directory."""
-    return directory / f"{scenario_name}.{rule}.json"
+    return directory / f"{file_stem(scenario_name)}.{rule}.json"
+
+
+def file_stem(name: str) -> str:
+    """A name given by a person as part of a file's name: without separators, spaces or leading dots."""
+    return re.sub("[^A-Za-z0-9._-]", "_", name).lstrip(".") or "_"
 
 
 def tuned_directories() -> list[Path]:

@@ -49,8 +49,8 @@ def read(source: str | Path) -> PolicyFile:
     path = given / POLICY_FILE if run else given
     if not path.is_file():
         raise UserError(
-            f"{given}: no {POLICY_FILE} in it; either training has not saved yet or it is not a run directory "
-            "of `steelyard train`"
+            f"{given}: no {POLICY_FILE} in it; either training has not saved yet or it is not a run "
+            "directory of `steelyard train`"
         )
     try:
         blob = path.read_bytes()

@@ -67,4 +67,4 @@ def _swap(partial: Path, target: Path, old: Path) -> None:
     except OSError:
         old.rename(target)
         raise
-    shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 This is the game itself; the PettingZoo, Gymnasium and TorchRL environments are thin faces of it.
 
+    >>> import numpy as np
     >>> batch = LoadBalanceBatch("cluster-a-cpu", num_envs=4)
     >>> batch.reset(seed=1).shape
     (4, 2, 101)
@@ -131,7 +132,9 @@ class LoadBalanceBatch:
         """Seed of each world's present episode, (B,), a copy."""
         return self._seeds.copy()
 
-    def reset(self, seed: int | None = None, *, seeds: ArrayLike | None = None) -> NDArray[np.float32]:
+    def reset(
+        self, seed: int | None = None, *, seeds: ArrayLike | Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
         """Starts an episode in every world and returns the observations (B, M, D), in place.
 
         `seeds` (B,) gives each world its own; `seed` is a run's: world i gets `native.train_seed(seed, i)`.
@@ -206,7 +209,7 @@ class LoadBalanceBatch:
         run = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else world_seed(seed)
         return np.array([native.train_seed(run, world) for world in range(self.num_envs)], dtype=np.uint64)
 
-    def _checked_seeds(self, seeds: ArrayLike) -> NDArray[np.uint64]:
+    def _checked_seeds(self, seeds: ArrayLike | Sequence[int]) -> NDArray[np.uint64]:
         listed = list(seeds) if isinstance(seeds, (list, tuple)) else list(np.asarray(seeds).ravel())
         if len(listed) != self.num_envs:
             raise bad_value("seeds", f"{len(listed)} seeds", f"{self.num_envs} seeds, one for each world")

@@ -117,7 +117,7 @@ def _load(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def reward(kind: str, l: ArrayLike) -> float:  # noqa: E741
-    """The reward `kind` of a load vector l (n,), n >= 1; a team reward takes the global one. Raises UserError."""
+    """The reward `kind` of a load vector l (n,); for team rewards the global one. Raises UserError."""
     from steelyard import native
 
     if kind not in REWARDS or kind == "marginal_vbf":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,9 +20,12 @@ KINDS = (*_SERVER_EVENTS, *_BALANCER_EVENTS, "arrival_scale")
 class Server(Protocol):
     """What the load of a server depends on."""
 
-    workers: int
-    speed: float
-    present: bool
+    @property
+    def workers(self) -> int: ...
+    @property
+    def speed(self) -> float: ...
+    @property
+    def present(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def times_of_change(events: Iterable[Event], horizon_s: float) -> list[float]:
 
 
 def load_at(
-    servers: tuple[Server, ...], workload: Workload, events: Iterable[Event], at_s: float
+    servers: Sequence[Server], workload: Workload, events: Iterable[Event], at_s: float
 ) -> tuple[float, float]:
     """Offered load of CPU and IO at a time, every range at its worst value and on the targets that cost most.
 

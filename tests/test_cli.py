@@ -149,6 +149,7 @@ def test_shown_scenario_is_a_scenario(capsys, tmp_path):
 def test_seeds():
     assert parse_seeds("3:5") == range(3, 5)
     assert parse_seeds(f"{2**63 - 1}:{2**63}")[0] == 2**63 - 1
+    assert len(parse_seeds("0:1000000")) == 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,9 @@ def test_seeds():
         "1:2:3",
         "1.0:2",
         f"0:{2**63 + 1}",
+        f"0:{2**63}",
+        "0:1000001",
+        "1:" + "9" * 5000,
         " 1:2",
         "1_0:20",
         "²:3",
@@ -193,9 +197,11 @@ def test_bad_seeds_are_refused(capsys, text):
         ([*SIMULATE, "--set", "rule.weights=[1,1,1,1,1,1,1,0]"], ["rule.weights"]),
         ([*SIMULATE, "--set", "nonsense"], ["nonsense"]),
         ([*SIMULATE, "--threads", "0"], ["--threads", "0"]),
+        ([*SIMULATE, "--threads", "100000"], ["--threads", "100000"]),
         (["evaluate"], ["--scenario"]),
         (["tune", "--scenario", "cluster-a-cpu", "--rule", "lsq"], ["--rule", "lsq", "sed"]),
         (["tune", "--scenario", "cluster-a-cpu", "--episodes", "1"], ["--episodes", "1"]),
+        (["tune", "--scenario", "cluster-a-cpu", "--seed", "-1"], ["--seed", "-1"]),
         (["compare", "--scenario", "cluster-a-cpu", "--loads", "0"], ["--loads", "0"]),
         (["bench", "--repeats", "0"], ["--repeats", "0"]),
     ],

@@ -27,6 +27,10 @@ def test_pettingzoo_parallel_contract(discrete):
     parallel_api_test(load_balance_v0.parallel_env(overrides=SHORT, discrete=discrete), num_cycles=50)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Observation numpy array is all zeros", "ignore:Agent's maximum observation"
+)
+@pytest.mark.filterwarnings("ignore:Action space for each agent probably should be")
 @both_actions
 def test_pettingzoo_turn_based_contract(discrete):
     api_test(load_balance_v0.env(overrides=SHORT, discrete=discrete), num_cycles=50)

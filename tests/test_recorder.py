@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,8 +45,8 @@ def test_plan_has_the_rates_shares_and_work_that_were_asked_for():
     count = WORKLOAD.requests
     assert plan.arrival_us[0] == 0
     assert (np.diff(plan.arrival_us) >= 0).all()
-    # A Poisson process of N arrivals lasts N / rate with standard error sqrt(N) / rate; the swell averages out
-    # over whole periods and can shift the end by at most swell * period / (2 pi) at either end.
+    # A Poisson process of N arrivals lasts N / rate with standard error sqrt(N) / rate; the swell averages
+    # out over whole periods and can shift the end by at most swell * period / (2 pi) at either end.
     slack_s = 4 * np.sqrt(count) / WORKLOAD.rate + WORKLOAD.swell * WORKLOAD.swell_period_s / np.pi
     assert abs(plan.arrival_us[-1] / 1e6 - count / WORKLOAD.rate) < slack_s
     share = np.mean(plan.class_id == 0)
@@ -127,7 +128,7 @@ def test_too_many_open_requests_end_the_run():
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # never answers; ends when the client gives up
 
-    with Server(handle) as server, pytest.raises(ClientError, match="5 requests open at .* cannot keep up"):
+    with Server(handle) as server, pytest.raises(ClientError, match=r"5 requests open at .* cannot keep up"):
         play(server.port, 20, max_open=5)
 
 
@@ -167,7 +168,7 @@ def test_service_times_that_cannot_be_true_are_refused():
     recording(work_us + 300, work_us).check()
     with pytest.raises(RecordingError, match=r"correlation of -?0\.\d+; need at least 0\.9"):
         recording(np.random.default_rng(1).permutation(work_us) + 300, 0 * work_us).check()
-    with pytest.raises(RecordingError, match="the CPU clock read 0 for 1.00% of requests"):
+    with pytest.raises(RecordingError, match=r"the CPU clock read 0 for 1.00% of requests"):
         recording(np.where(np.arange(1000) % 100 == 0, 0, work_us + 300), work_us).check()
     with pytest.raises(RecordingError, match="the two clocks disagree"):
         recording(work_us + 300, work_us + 400).check()
@@ -194,13 +195,13 @@ def test_log_lines_are_read_or_refused():
 
 def test_missing_apache_or_php_names_the_packages(tmp_path: Path):
     with pytest.raises(
-        UserError, match="Apache .* is missing; install .*apt-get install .*apache2 libapache2-mod-php"
+        UserError, match=r"Apache .* is missing; install .*apt-get install .*apache2 libapache2-mod-php"
     ):
         find_apache(search_path=str(tmp_path))
     binary = tmp_path / "apache2"
     binary.write_text("")
     binary.chmod(0o755)
-    with pytest.raises(UserError, match="mpm_prefork_module .* is missing; install it: sudo apt-get"):
+    with pytest.raises(UserError, match=r"mpm_prefork_module .* is missing; install it: sudo apt-get"):
         find_apache(search_path=str(tmp_path), modules=tmp_path)
     for name in ("mpm_prefork", "authz_core", "mime", "lua"):
         (tmp_path / f"mod_{name}.so").write_text("")
@@ -222,9 +223,25 @@ def installation() -> apache.Installation:
         pytest.skip(str(error))
 
 
+def spy(start: Callable[[PrivateApache], None], folders: list[Path]) -> Callable[[PrivateApache], None]:
+    """The same start, which also notes the folder of the server."""
+
+    def noted(server: PrivateApache) -> None:
+        folders.append(server.root)
+        start(server)
+
+    return noted
+
+
 def servers_of(pid: int) -> list[int]:
     """Children of a process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def folder_of(server: int) -> Path:
+    """Folder of a running private Apache, from its command line `apache2 -f FOLDER/httpd.conf ...`."""
+    words = Path(f"/proc/{server}/cmdline").read_bytes().decode().split("\0")
+    return Path(words[words.index("-f") + 1]).parent
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
@@ -238,12 +255,11 @@ def eventually(holds: Callable[[], object], what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installation")
-def test_records_a_trace_from_a_real_apache(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    (tmp_path / "tmp").mkdir()
-    for folder in (tmp_path, *tmp_path.parents[:2], tmp_path / "tmp"):
-        folder.chmod(0o755)  # Apache's workers run as another user
+def test_records_a_trace_from_a_real_apache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    folders: list[Path] = []
+    monkeypatch.setattr(PrivateApache, "_start", spy(PrivateApache._start, folders))
     target, details = tmp_path / "t.csv", tmp_path / "details.csv"
     command = RecordTrace(
         target, requests=400, rate=60.0, php_mean_ms=4.0, workers=8, seed=5, details=details
@@ -262,7 +278,8 @@ def test_records_a_trace_from_a_real_apache(tmp_path: Path, capsys: pytest.Captu
     header, *rows = details.read_text().splitlines()
     assert header.startswith("class,iterations,scheduled_us,sent_us,done_us,cpu_us")
     assert len(rows) == 400
-    assert list((tmp_path / "tmp").iterdir()) == []  # the server's folder is gone
+    assert len(folders) == 1
+    assert not folders[0].exists()
     with pytest.raises(UserError, match="--force replaces it"):
         command.run()
 
@@ -276,7 +293,7 @@ def test_no_server_outlives_its_recorder(tmp_path: Path, number: int, status: in
     code = (
         "import sys; from pathlib import Path\n"
         "from steelyard.deploy.testbed.commands import RecordTrace\n"
-        "try: sys.exit(RecordTrace(Path(sys.argv[1]), rate=50.0, php_mean_ms=2.0, workers=4, quiet=True).run())\n"
+        "try: sys.exit(RecordTrace(Path(sys.argv[1]), php_mean_ms=2.0, workers=4, quiet=True).run())\n"
         "except KeyboardInterrupt: sys.exit(130)\n"
     )
     recorder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "t.csv")])
@@ -285,6 +302,7 @@ def test_no_server_outlives_its_recorder(tmp_path: Path, number: int, status: in
         (server,) = servers_of(recorder.pid)
         eventually(lambda: len(servers_of(server)) >= 4, "its workers start")
         workers = servers_of(server)
+        folder = folder_of(server)
         time.sleep(1.0)  # into the warm-up or the recording
         recorder.send_signal(number)
         assert recorder.wait(30) == status
@@ -293,6 +311,9 @@ def test_no_server_outlives_its_recorder(tmp_path: Path, number: int, status: in
         recorder.wait()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [server, *workers]), "Apache ends")
     assert list(tmp_path.iterdir()) == []
+    if number == signal.SIGKILL:  # nobody was left to remove it
+        shutil.rmtree(folder)
+    assert not folder.exists()
 
 
 @pytest.mark.slow
@@ -303,5 +324,5 @@ def test_a_server_that_cannot_start_says_why(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         monkeypatch.setattr(apache, "free_port", lambda: taken.getsockname()[1])
-        with pytest.raises(ServerError, match="Apache did not start: .*"), PrivateApache(installation, 2):
+        with pytest.raises(ServerError, match=r"Apache did not start: ."), PrivateApache(installation, 2):
             pass

@@ -68,7 +68,7 @@ def test_marginal_is_a_difference_of_the_team_reward(pairs):
 
 
 def test_lemma_3_does_not_hold_for_the_own_share():
-    """Moving l_i from (1, 0) to (0, 1) beside l_-i = (0, 1) changes F by -1 and F_i by 0, the marginal by -1."""
+    """Moving l_i from (1, 0) to (0, 1) beside l_-i = (0, 1) changes F by -1, F_i by 0, marginal by -1."""
     others, before, after = np.array([0.0, 1.0]), np.array([1.0, 0.0]), np.array([0.0, 1.0])
     potential = reward("vbf", after + others) - reward("vbf", before + others)
     assert potential == pytest.approx(-1)

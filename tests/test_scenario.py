@@ -339,7 +339,7 @@ def test_native_configuration(name):
 def test_native_events():
     config = Scenario.load("cluster-capacity-drop").to_native()
     (event,) = config.events
-    assert (event.kind, event.targets, event.count) == ("speed", [0, 1, 2, 3], -1)
+    assert (event.kind, event.targets, event.count) == ("speed", [0, 1], -1)
     assert event.t_low_s == event.t_high_s
     assert event.value_low == event.value_high
 

@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Overall:
-    """A contender over all scenarios. Score of an episode: mean sojourn of the reference / its own."""
+    """A contender over all scenarios. Score: the reference's mean sojourn on the same flows / its own."""
 
     contender: str
     score: st.Estimate
@@ -90,9 +90,12 @@ def overall(rows: Sequence[Row], reference: str) -> list[Overall]:
     ]
 
 
-def improvement_matrix(rows: Sequence[Row], reference: str) -> st.Array:
-    """(C, C): probability that an episode of contender i scores above one of contender j."""
-    scores = [_scores(rows, label, reference) for label in contenders(rows)]
+def improvement_matrix(rows: Sequence[Row]) -> st.Array:
+    """(C, C): probability that an episode of contender i is faster than one of contender j."""
+    scores = [
+        [-matrix(rows, scenario, label, "sojourn_mean_s") for scenario in scenarios(rows)]
+        for label in contenders(rows)
+    ]
     return np.array([[float(st.probability_of_improvement(x, y)) for y in scores] for x in scores])
 
 
@@ -143,10 +146,10 @@ def _gap(own: st.Array, reference: st.Array) -> Gap:
 
 
 def _scores(rows: Sequence[Row], label: str, reference: str) -> list[st.Array]:
-    """Per scenario (num_runs, num_seeds): mean sojourn of the reference over that of each episode."""
+    """Per scenario (num_runs, num_seeds): the reference's mean sojourn on the same flows over its own."""
     strata = []
     for scenario in scenarios(rows):
-        base = matrix(rows, scenario, reference, "sojourn_mean_s").mean()
+        base = matrix(rows, scenario, reference, "sojourn_mean_s").mean(axis=0)
         strata.append(base / matrix(rows, scenario, label, "sojourn_mean_s"))
     return strata
 

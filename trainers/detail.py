@@ -50,7 +50,9 @@ def scenario_detail(
         stats = native.simulate(
             cell.config, cell.rule, seeds, threads=study.threads, convention=study.convention, details=True
         )
-        detail.sojourns_s[cell.contender] = _thinned(np.concatenate([s["sojourn_s"] for s in stats]))
+        sojourns = np.concatenate([s["sojourn_s"] for s in stats])
+        if sojourns.size:
+            detail.sojourns_s[cell.contender] = _thinned(sojourns)
         detail.imbalance[cell.contender] = _imbalance([s["timeline"] for s in stats], capacity)
         line = stats[0]["timeline"]
         weights = np.asarray(line["weights"], float)

@@ -35,11 +35,13 @@ def sojourn_cdf(samples: Mapping[str, Array]) -> Figure:
     for index, (label, values) in enumerate(samples.items()):
         x = np.sort(values)
         above = 1.0 - np.arange(1, x.size + 1) / x.size
-        left.plot(x, 1.0 - above, label=label, **_style(index))
-        right.plot(x[:-1], above[:-1], label=label, **_style(index))
+        left.plot(x, 1.0 - above, label=_text(label), **_style(index))
+        right.plot(x[:-1], above[:-1], label=_text(label), **_style(index))
     top = max(float(np.quantile(values, 0.995)) for values in samples.values())
+    low = min(float(np.quantile(values, 0.25)) for values in samples.values())
     left.set(xlabel="sojourn [s]", ylabel="share of flows", xlim=(0, top), ylim=(0, 1))
     right.set(xlabel="sojourn [s]", ylabel="share of flows above", xscale="log", yscale="log")
+    right.set_xlim(left=max(low, 1e-6))
     right.set_ylim(bottom=max(1e-5, 1.0 / max(values.size for values in samples.values())), top=1)
     _legend(left)
     return figure
@@ -49,7 +51,7 @@ def tail_against_load(loads: Array, tails: Mapping[str, Band]) -> Figure:
     """99th percentile of sojourn [s] against offered load, with intervals."""
     figure, ((axes,),) = _figure(1, 1, 4.2, squeeze=False)
     for index, (label, (value, low, high)) in enumerate(tails.items()):
-        axes.plot(loads, value, marker=".", label=label, **_style(index))
+        axes.plot(loads, value, marker=".", label=_text(label), **_style(index))
         axes.fill_between(loads, low, high, alpha=0.15, color=_style(index)["color"], linewidth=0)
     axes.set(xlabel="offered load", ylabel="p99 of sojourn [s]", yscale="log")
     _legend(axes)
@@ -61,10 +63,10 @@ def learning_curves(curves: Mapping[str, Curve], levels: Mapping[str, float]) ->
     figure, ((axes,),) = _figure(1, 1, 4.2, squeeze=False)
     for index, (label, (episode, sojourn)) in enumerate(curves.items()):
         axes.plot(episode, sojourn, alpha=0.25, linewidth=0.8, color=_style(index)["color"])
-        axes.plot(episode, smooth(sojourn), label=label, **_style(index))
+        axes.plot(episode, smooth(sojourn), label=_text(label), **_style(index))
     for index, (label, level) in enumerate(levels.items()):
         style = _style(len(curves) + index) | {"linestyle": ":"}
-        axes.axhline(level, label=label, **style)
+        axes.axhline(level, label=_text(label), **style)
     axes.set(xlabel="episode", ylabel="mean sojourn [s]")
     _legend(axes)
     return figure
@@ -83,7 +85,7 @@ def weights_over_time(
             style = _style(index)
             axes.plot(time_s, own, linewidth=0.6, alpha=0.5, color=style["color"])
             axes.plot(time_s, own.mean(axis=1), label=f"servers {span(group)}", **style)
-        axes.set(ylabel="share of weight", title=label, ylim=(0, None))
+        axes.set(ylabel="share of weight", title=_text(label), ylim=(0, None))
     grid[-1, 0].set_xlabel("time [s]")
     _legend(grid[0, 0])
     return figure
@@ -93,8 +95,9 @@ def imbalance_over_time(series: Mapping[str, Curve]) -> Figure:
     """How much fuller the fullest server is than the mean: flows per unit of capacity, over time [s]."""
     figure, ((axes,),) = _figure(1, 1, 4.0, squeeze=False)
     for index, (label, (time_s, imbalance)) in enumerate(series.items()):
-        axes.plot(time_s, imbalance, label=label, **_style(index))
-    axes.set(xlabel="time [s]", ylabel="fullest server - mean\n[flows per unit of capacity]", ylim=(0, None))
+        axes.plot(time_s, imbalance, label=_text(label), **_style(index))
+    what = "fullest server - mean\n[flows per unit of configured capacity]"
+    axes.set(xlabel="time [s]", ylabel=what, ylim=(0, None))
     _legend(axes)
     return figure
 
@@ -106,7 +109,7 @@ def intervals(lines: Sequence[Line]) -> Figure:
         estimate = line.sojourn_s
         axes.plot([estimate.low, estimate.high], [index, index], linewidth=6, alpha=0.35, color="tab:blue")
         axes.plot(estimate.value, index, marker="|", markersize=13, color="tab:blue")
-    axes.set_yticks(range(len(lines)), [line.contender for line in lines])
+    axes.set_yticks(range(len(lines)), [_text(line.contender) for line in lines])
     axes.invert_yaxis()
     axes.set(xlabel="mean sojourn [s], interquartile mean over episodes, 95 % interval")
     axes.grid(axis="x", alpha=0.3)
@@ -119,10 +122,12 @@ def profiles(results: Sequence[Overall], reference: str) -> Figure:
     x = thresholds()
     for index, result in enumerate(results):
         value, low, high = result.profile
-        axes.plot(x, value, label=result.contender, **_style(index))
+        axes.plot(x, value, label=_text(result.contender), **_style(index))
         axes.fill_between(x, low, high, alpha=0.15, color=_style(index)["color"], linewidth=0)
     axes.set(
-        xlabel=f"score: mean sojourn of {reference} / own", ylabel="share of episodes above", ylim=(0, 1)
+        xlabel=f"score: mean sojourn of {_text(reference)} / own",
+        ylabel="share of episodes above",
+        ylim=(0, 1),
     )
     _legend(axes)
     return figure
@@ -133,8 +138,9 @@ def improvement(labels: Sequence[str], matrix: Array) -> Figure:
     size = 1.8 + 0.5 * len(labels)
     figure, ((axes,),) = _figure(1, 1, size, squeeze=False)
     axes.imshow(matrix, vmin=0, vmax=1, cmap="RdYlGn")
-    axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    axes.set_yticks(range(len(labels)), labels)
+    names = [_text(label) for label in labels]
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(names)), names)
     for i, row in enumerate(matrix):
         for j, value in enumerate(row):
             axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8)
@@ -164,6 +170,11 @@ def _figure(rows: int, columns: int, height_in: float, **options: Any) -> tuple[
 
     figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
+
+
+def _text(name: str) -> str:
+    """A name given by a person, not to be read as a formula."""
+    return name.replace("$", r"\$")
 
 
 def _style(index: int) -> dict[str, Any]:

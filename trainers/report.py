@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steelyard.agents.rules import file_stem
 from steelyard.envs.errors import UserError
 from steelyard.trainers import comparison, plots, results
 from steelyard.trainers.comparison import Line
@@ -51,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with the name of its PNG file and its caption."""
+    """A figure with the name of its PNG file (without suffix) and its caption."""
 
     name: str
     caption: str
@@ -97,7 +98,7 @@ def _sections(report: Report) -> list[tuple[str, list[Picture]]]:
     sections = []
     for name in comparison.scenarios(report.rows):
         lines = [line for line in report.lines if line.scenario == name]
-        found = [Picture(f"{name}-intervals", "Mean sojourn by policy.", plots.intervals(lines))]
+        found = [Picture(f"{file_stem(name)}-intervals", "Mean sojourn by policy.", plots.intervals(lines))]
         if name in by_name:
             found += _scenario_pictures(by_name[name], report.groups[name])
         sections.append((f"Scenario {name}", found))
@@ -113,9 +114,8 @@ def _sections(report: Report) -> list[tuple[str, list[Picture]]]:
 
 
 def _scenario_pictures(detail: ScenarioDetail, groups: Sequence[Sequence[int]]) -> list[Picture]:
-    name = detail.scenario
+    name = file_stem(detail.scenario)
     found = [
-        Picture(f"{name}-cdf", "Sojourn of all flows and its tail.", plots.sojourn_cdf(detail.sojourns_s)),
         Picture(
             f"{name}-load",
             "p99 against offered load of the busiest device, arrivals scaled; tuned weights are those of the "
@@ -128,6 +128,9 @@ def _scenario_pictures(detail: ScenarioDetail, groups: Sequence[Sequence[int]]) 
             plots.imbalance_over_time(detail.imbalance),
         ),
     ]
+    if detail.sojourns_s:
+        caption = "Sojourn of all flows and its tail."
+        found.insert(0, Picture(f"{name}-cdf", caption, plots.sojourn_cdf(detail.sojourns_s)))
     if detail.weights:
         caption = "Share of weight of each server, mean over balancers (thin: one server; thick: its group)."
         found.append(Picture(f"{name}-weights", caption, plots.weights_over_time(detail.weights, groups)))
@@ -136,7 +139,7 @@ def _scenario_pictures(detail: ScenarioDetail, groups: Sequence[Sequence[int]]) 
 
 def _overall_pictures(report: Report) -> list[Picture]:
     everyone = comparison.overall(report.rows, report.reference)
-    matrix = comparison.improvement_matrix(report.rows, report.reference)
+    matrix = comparison.improvement_matrix(report.rows)
     labels = comparison.contenders(report.rows)
     return [
         Picture(

@@ -28,6 +28,7 @@ OnEvaluation = Callable[[int, str], None]
 """Called with (candidates judged so far, what is searched)."""
 
 EPISODES = 200
+_MAX_EPISODES = 100_000
 _SCANS = ((2.0, 0.5), (0.5, 0.25), (0.25, 0.125))  # (reach, spacing) in log2 of the scan, pass by pass
 _TOLERANCE = 0.02  # log2: 1.4 % of a weight, far below what moves a sojourn measurably
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -188,8 +189,10 @@ class _Judge:
     def __init__(
         self, scenario: Scenario, rule: str, convention: str, episodes: int, run_seed: int, threads: int
     ) -> None:
-        if episodes < 2:
-            raise UserError(f"--episodes: {episodes}; at least 2 are needed")
+        if not 2 <= episodes <= _MAX_EPISODES:
+            raise UserError(f"--episodes: {episodes}; allowed: 2 to {_MAX_EPISODES:,}")
+        if not 0 <= run_seed < 2**64:
+            raise UserError(f"--seed: {run_seed}; allowed: 0 to 2^64 - 1")
         self.config = scenario.to_native()
         self.config.features = False  # static weights look at no reservoir
         self.rule = scenario.to_rule(rule)
@@ -202,4 +205,7 @@ class _Judge:
         stats = native.simulate(
             self.config, self.rule, self.seeds, threads=self.threads, convention=self.convention
         )
-        return np.array([stat["sojourn_mean_s"] for stat in stats])
+        sojourns = np.array([stat["sojourn_mean_s"] for stat in stats])
+        if not np.isfinite(sojourns).all():
+            raise UserError("tuned weights: no flow was measured in some episode; use a longer horizon")
+        return sojourns

@@ -85,7 +85,7 @@ TypesConfig /dev/null
 ErrorLog "{root}/error.log"
 LogFormat "%{{X-Request-Id}}i %>s %B %D %{{cpu_us}}n %{{script_us}}n" steelyard
 CustomLog "{root}/access.log" steelyard
-LuaScope thread
+LuaScope server
 LuaCodeCache forever
 LuaQuickHandler "{root}/cpu_time.lua" begin
 LuaHookLog "{root}/cpu_time.lua" finish
@@ -212,7 +212,7 @@ class PrivateApache:
                 port=self.port,
                 workers=self.workers,
                 modules="\n".join(f'LoadModule {name} "{path}"' for name, path in self.installation.modules),
-                identity=_identity(),
+                identity=_identity(self.root),
             )
         )
 
@@ -296,10 +296,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _identity() -> str:
+def _identity(root: Path) -> str:
     """Apache refuses to serve as root; Debian has the user www-data for this. Others serve as themselves."""
     if os.geteuid() != 0:
         return ""
+    closed = [folder for folder in root.parents if not folder.stat().st_mode & 0o001]
+    if closed:
+        raise UserError(
+            f"TMPDIR = {root.parent}: must be a folder that others may enter; {closed[0]} is closed"
+        )
     try:
         pwd.getpwnam("www-data")
     except KeyError as error:

@@ -22,10 +22,15 @@ LoadBalancer::LoadBalancer(const BalancerConfig& config, const RuleConfig& rule)
   for (size_t j = 0; j < rule.weights.size(); ++j) configured_[j] = weight_to_q16(static_cast<float>(rule.weights[j]));
   members_.resize(n);
   std::iota(members_.begin(), members_.end(), 0);
-  clear();
+  const Reservoir empty(0, config.reservoir_size);
+  if (config.features) {
+    duration_.assign(n, empty);
+    completion_.assign(n, empty);
+  }
+  inter_arrival_ = empty;
 }
 
-void LoadBalancer::clear() {
+void LoadBalancer::restart(uint64_t stream) {
   const int n = config_.num_servers;
   table_.clear();
   flows_on_.assign(n, 0);
@@ -39,15 +44,11 @@ void LoadBalancer::clear() {
   } else {
     weight_.assign(n, kUnitWeight);
   }
-  duration_.clear();
-  completion_.clear();
-  if (config_.features) {
-    for (int j = 0; j < n; ++j) {
-      duration_.emplace_back(stream_key(config_.stream, 2 * static_cast<uint64_t>(j)), config_.reservoir_size);
-      completion_.emplace_back(stream_key(config_.stream, 2 * static_cast<uint64_t>(j) + 1), config_.reservoir_size);
-    }
+  for (size_t j = 0; j < duration_.size(); ++j) {
+    duration_[j].restart(stream_key(stream, 2 * j));
+    completion_[j].restart(stream_key(stream, 2 * j + 1));
   }
-  inter_arrival_ = Reservoir(stream_key(config_.stream, UINT64_MAX), config_.reservoir_size);
+  inter_arrival_.restart(stream_key(stream, UINT64_MAX));
   last_arrival_ = -1;
   next_refresh_ = 0;
   turn_ = 0;

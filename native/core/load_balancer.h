@@ -23,11 +23,11 @@ struct BalancerConfig {
   int reservoir_size = Reservoir::kMaxSize;
   bool features = true;      // keep reservoirs
   bool preallocate = false;  // no heap after construction (dataplanes)
-  uint64_t stream = 0;       // keys the reservoir slots of this balancer
 };
 
 class LoadBalancer {
  public:
+  // Not usable before the first restart.
   LoadBalancer(const BalancerConfig& config, const RuleConfig& rule);
 
   // Chooses a server for a new flow; kNoServer when the pool is empty. `global_load[j]`: flows in server j,
@@ -55,7 +55,8 @@ class LoadBalancer {
   void observe(TimeNs now, float* out);
   // Weighted discounted mean flow duration [s] per server, the default measure of rewards.
   void observe_durations(TimeNs now, float* out);
-  void clear();  // as a restarted balancer: no flow, no sample, initial weights
+  // As a balancer that has just been started: no flow, no sample, initial weights; `stream` keys its reservoirs.
+  void restart(uint64_t stream);
 
   const std::vector<uint32_t>& flows_on() const { return flows_on_; }
   const std::vector<WeightQ16>& weights() const { return weight_; }

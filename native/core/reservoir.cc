@@ -82,7 +82,8 @@ void Reservoir::add(TimeNs now, float value) {
   dirty_ = true;
 }
 
-void Reservoir::clear() {
+void Reservoir::restart(uint64_t stream) {
+  stream_ = stream;
   filled_ = 0;
   dirty_ = false;
   added_ = 0;

@@ -27,7 +27,8 @@ class Reservoir {
   void add(TimeNs now, float value);
   // All zero when nothing has been added: "no measurement" and "zero seconds" differ in n_flow_on.
   Reduced reduce(TimeNs now);
-  void clear();
+  // Forgets all samples; the slots of the next ones are drawn from `stream`.
+  void restart(uint64_t stream);
 
   int filled() const { return filled_; }
   uint64_t added() const { return added_; }

@@ -4,22 +4,31 @@
 
 namespace steelyard::core {
 
-ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word) {
-  const uint32_t n = static_cast<uint32_t>(members.size());
-  uint32_t at = below(word, n);
-  ServerId best = members[at];
-  uint64_t best_load = uint64_t{load[best]} + 1;
-  uint64_t best_weight = weight[best];
-  for (uint32_t i = 1; i < n; ++i) {
-    if (++at == n) at = 0;
-    const ServerId server = members[at];
-    const uint64_t next_load = uint64_t{load[server]} + 1;
-    const bool better = next_load * best_weight < best_load * weight[server];
-    best = better ? server : best;
-    best_load = better ? next_load : best_load;
-    best_weight = better ? weight[server] : best_weight;
+namespace {
+
+// The best member so far; a later one must be strictly better.
+struct Best {
+  ServerId server;
+  uint64_t load, weight;
+
+  void offer(ServerId other, uint64_t other_load, uint64_t other_weight) {
+    if (other_load * weight >= load * other_weight) return;
+    server = other;
+    load = other_load;
+    weight = other_weight;
   }
-  return best;
+};
+
+}  // namespace
+
+ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word) {
+  const size_t n = members.size();
+  const size_t start = below(word, static_cast<uint32_t>(n));
+  const ServerId first = members[start];
+  Best best{first, uint64_t{load[first]} + 1, weight[first]};
+  for (size_t at = start + 1; at < n; ++at) best.offer(members[at], uint64_t{load[members[at]]} + 1, weight[members[at]]);
+  for (size_t at = 0; at < start; ++at) best.offer(members[at], uint64_t{load[members[at]]} + 1, weight[members[at]]);
+  return best.server;
 }
 
 ServerId better_of_two(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word) {

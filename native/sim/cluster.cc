@@ -30,6 +30,17 @@ ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const co
   step_ns_ = nanos(config_->step_s);
   horizon_ns_ = nanos(config_->horizon_s);
   actuation_ns_ = nanos(config_->actuation_delay_s);
+  const ClusterConfig& c = *config_;
+  least_delay_ns_ = (c.hop_low_s + c.node_low_s) * 1e9;
+  hop_unit_ns_ = (c.hop_high_s - c.hop_low_s) * 1e9 * 0x1p-16;
+  node_unit_ns_ = (c.node_high_s - c.node_low_s) * 1e9 * 0x1p-16;
+  const core::BalancerConfig balancer{.num_servers = n,
+                                      .flow_table_buckets = c.flow_table_buckets,
+                                      .flow_table_ways = c.flow_table_ways,
+                                      .reservoir_size = c.reservoir_size,
+                                      .features = c.features,
+                                      .preallocate = false};
+  balancers_.assign(m, core::LoadBalancer(balancer, rule_));
   servers_.resize(n);
   loads_.resize(n);
   if (rule_.policy) {
@@ -47,18 +58,8 @@ void ClusterWorld::reset(uint64_t seed) {
   node_stream_ = core::stream_key(seed, kStreamNode);
   stage_streams_.clear();
   for (size_t s = 0; s < config_->stages.size(); ++s) stage_streams_.push_back(core::stream_key(seed, kStreamStage + s));
-  const uint64_t reservoir_stream = core::stream_key(seed, kStreamReservoir);
-  balancers_.clear();
-  for (int i = 0; i < m; ++i) {
-    balancers_.emplace_back(core::BalancerConfig{.num_servers = config_->num_servers(),
-                                                 .flow_table_buckets = config_->flow_table_buckets,
-                                                 .flow_table_ways = config_->flow_table_ways,
-                                                 .reservoir_size = config_->reservoir_size,
-                                                 .features = config_->features,
-                                                 .preallocate = false,
-                                                 .stream = core::draw(reservoir_stream, static_cast<uint64_t>(i))},
-                            rule_);
-  }
+  reservoir_stream_ = core::stream_key(seed, kStreamReservoir);
+  for (int i = 0; i < m; ++i) balancers_[i].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(i)));
   balancer_up_.assign(m, 1);
   in_system_.assign(config_->num_servers(), 0);
   for (int j = 0; j < config_->num_servers(); ++j) {
@@ -165,7 +166,11 @@ void ClusterWorld::arrive() {
   flow.trace_row = row;
   flow.server = static_cast<int16_t>(server);
   flow.balancer = static_cast<uint16_t>(i);
-  queue_.push(Event::make(now_ + hop(id, 0), kEnter, slot, flow.epoch));
+  const uint64_t network = core::draw(hop_stream_, 2 * id);
+  const uint64_t node = core::draw(node_stream_, 2 * id);
+  flow.reply_ns = static_cast<uint32_t>(delay(network, node, 1));
+  flow.fin_ns = static_cast<uint32_t>(delay(network, node, 2));
+  queue_.push(Event::make(now_ + delay(network, node, 0), kEnter, slot, flow.epoch));
 }
 
 ServerId ClusterWorld::choose(core::LoadBalancer& balancer, uint64_t hash, const Arriving& arriving) {
@@ -188,15 +193,18 @@ uint32_t ClusterWorld::take_slot() {
   return slot;
 }
 
-// Delay of a flow's hop: 0 to the server, 1 its reply, 2 the client's FIN, 3 and 4 the handshake's way back.
-TimeNs ClusterWorld::hop(uint64_t flow_id, unsigned number) const {
-  const uint64_t key = 2 * flow_id + number / 4;
-  const unsigned shift = 16 * (number % 4);
-  const double network = static_cast<double>((core::draw(hop_stream_, key) >> shift) & 0xffff) * 0x1p-16;
-  const double node = static_cast<double>((core::draw(node_stream_, key) >> shift) & 0xffff) * 0x1p-16;
-  const ClusterConfig& c = *config_;
-  const double delay_s = c.hop_low_s + network * (c.hop_high_s - c.hop_low_s) + c.node_low_s + node * (c.node_high_s - c.node_low_s);
-  return static_cast<TimeNs>(delay_s * 1e9);
+// Uniform network and processing delay of hop `number` < 4, 16 bits of each word.
+TimeNs ClusterWorld::delay(uint64_t network_word, uint64_t node_word, unsigned number) const {
+  const double network = static_cast<double>(static_cast<uint32_t>(network_word >> (16 * number)) & 0xffff);
+  const double node = static_cast<double>(static_cast<uint32_t>(node_word >> (16 * number)) & 0xffff);
+  return static_cast<TimeNs>(least_delay_ns_ + network * hop_unit_ns_ + node * node_unit_ns_);
+}
+
+// From the server's SYN-ACK to the balancer (it carries Charon's load), or by way of the client (its first ACK).
+TimeNs ClusterWorld::handshake(uint64_t flow_id, bool whole) const {
+  const uint64_t network = core::draw(hop_stream_, 2 * flow_id + 1);
+  const uint64_t node = core::draw(node_stream_, 2 * flow_id + 1);
+  return delay(network, node, 0) + (whole ? delay(network, node, 1) : 0);
 }
 
 void ClusterWorld::enter(uint32_t slot) {
@@ -204,8 +212,8 @@ void ClusterWorld::enter(uint32_t slot) {
   if (in_system_[flow.server] > static_cast<uint32_t>(config_->admission_limit)) return reject(slot);
   flow.at_server = true;
   flow.reported_load = static_cast<uint16_t>(++in_system_[flow.server]);
-  if (config_->features) queue_.push(Event::make(now_ + hop(flow.id, 3) + hop(flow.id, 4), kAck, slot, flow.epoch));
-  if (rule_.traits->score == core::Score::kPredicted) queue_.push(Event::make(now_ + hop(flow.id, 3), kReply, slot, flow.epoch));
+  if (config_->features) queue_.push(Event::make(now_ + handshake(flow.id, true), kAck, slot, flow.epoch));
+  if (rule_.traits->score == core::Score::kPredicted) queue_.push(Event::make(now_ + handshake(flow.id, false), kReply, slot, flow.epoch));
   start_stage(slot);
 }
 
@@ -213,7 +221,7 @@ void ClusterWorld::enter(uint32_t slot) {
 void ClusterWorld::reject(uint32_t slot) {
   const Flow& flow = flows_[slot];
   metrics_.flow_rejected(flow.opened, now_, config_->reject_sojourn_s);
-  queue_.push(Event::make(now_ + hop(flow.id, 1) + hop(flow.id, 2), kClose, slot, flow.epoch));
+  queue_.push(Event::make(now_ + flow.reply_ns + flow.fin_ns, kClose, slot, flow.epoch));
 }
 
 // Demand of a stage at speed 1, whole nanoseconds (whole numbers keep virtual times exact).
@@ -282,9 +290,9 @@ void ClusterWorld::complete(uint32_t slot) {
   --in_system_[flow.server];
   flow.at_server = false;
   flow.completed = true;
-  const TimeNs replied = now_ + hop(flow.id, 1);
+  const TimeNs replied = now_ + flow.reply_ns;
   metrics_.flow_done(flow.opened, replied, flow.demand_s);
-  queue_.push(Event::make(replied + hop(flow.id, 2), kClose, slot, flow.epoch));
+  queue_.push(Event::make(replied + flow.fin_ns, kClose, slot, flow.epoch));
 }
 
 void ClusterWorld::close(uint32_t slot) {

@@ -22,6 +22,7 @@ struct Flow {
   core::TimeNs opened = 0;
   double work_ns = 0;        // demand of the current stage
   float demand_s = 0;        // demand of all stages entered so far
+  uint32_t reply_ns = 0, fin_ns = 0;  // network delays of the reply and of the client's FIN
   uint32_t next = kNoSlot;   // behind this one in a waiting line
   uint32_t epoch = 0;        // of the slot: an event of an earlier tenant is stale
   uint32_t trace_row = 0;
@@ -107,7 +108,8 @@ class ClusterWorld {
   void complete(uint32_t slot);
   void close(uint32_t slot);
   double stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const;
-  core::TimeNs hop(uint64_t flow_id, unsigned number) const;
+  core::TimeNs delay(uint64_t network_word, uint64_t node_word, unsigned number) const;
+  core::TimeNs handshake(uint64_t flow_id, bool whole) const;
   void boundary();
   void host_policies();
   void draw_timetable(uint64_t seed);
@@ -134,7 +136,8 @@ class ClusterWorld {
   std::vector<uint64_t> stage_streams_;
   std::vector<Change> timetable_;
   Metrics metrics_;
-  uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0;
+  uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0, reservoir_stream_ = 0;
+  double hop_unit_ns_ = 0, node_unit_ns_ = 0, least_delay_ns_ = 0;
   uint64_t next_id_ = 0;
   uint64_t digest_ = 0;
   core::TimeNs now_ = 0, step_ns_ = 0, horizon_ns_ = 0, next_boundary_ = 0, actuation_ns_ = 0;

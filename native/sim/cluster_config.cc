@@ -99,10 +99,10 @@ void ClusterConfig::prepare() {
   check_stages(stages, arrival.kind == ArrivalKind::kTrace && trace != nullptr);
   in_range("pool.admission_limit", admission_limit, 0, 60000);
   in_range("pool.reject_sojourn_s", reject_sojourn_s, 0, 1e6);
-  in_range("latency.hop_low_s", hop_low_s, 0, 10);
-  in_range("latency.hop_high_s", hop_high_s, hop_low_s, 10);
-  in_range("latency.node_low_s", node_low_s, 0, 10);
-  in_range("latency.node_high_s", node_high_s, node_low_s, 10);
+  in_range("latency.hop_low_s", hop_low_s, 0, 2);
+  in_range("latency.hop_high_s", hop_high_s, hop_low_s, 2);
+  in_range("latency.node_low_s", node_low_s, 0, 2);
+  in_range("latency.node_high_s", node_high_s, node_low_s, 2);
   in_range("flow_table.buckets", flow_table_buckets, 1, 1 << 24);
   if ((flow_table_buckets & (flow_table_buckets - 1)) != 0) refuse("flow_table.buckets", flow_table_buckets, "a power of two");
   in_range("flow_table.ways", flow_table_ways, 1, 64);

@@ -1,7 +1,9 @@
-// The calendar: a 4-ary heap of 16-byte events. Equal times leave in a fixed order that depends only on
-// the order in which they were pushed and popped, so a world is a pure function of its seed.
+// The calendar. The soonest events stand sorted in a short array, since most events are announced for the
+// near future and land close to its front; later ones wait in a 4-ary heap. Equal times leave in a fixed order
+// that depends only on the order of pushes and pops, so a world is a pure function of its seed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,44 +27,76 @@ inline constexpr uint32_t kEpochMask = (1u << 24) - 1;
 
 class EventQueue {
  public:
-  bool empty() const { return heap_.empty(); }
-  core::TimeNs next_time() const { return heap_.empty() ? core::kNever : heap_.front().time; }
-  size_t size() const { return heap_.size(); }
-  void clear() { heap_.clear(); }
-
-  void push(const Event& event) {
-    size_t hole = heap_.size();
-    heap_.push_back(event);
-    while (hole > 0) {
-      const size_t parent = (hole - 1) >> 2;
-      if (heap_[parent].time <= event.time) break;
-      heap_[hole] = heap_[parent];
-      hole = parent;
-    }
-    heap_[hole] = event;
+  core::TimeNs next_time() const { return near_size_ > 0 ? near_[near_size_ - 1].time : core::kNever; }
+  size_t size() const { return near_size_ + far_.size(); }
+  void clear() {
+    near_size_ = 0;
+    far_.clear();
   }
 
+  void push(const Event& event) {
+    if (!far_.empty() && event.time >= far_.front().time) return push_far(event);
+    if (near_size_ == kNear) {
+      push_far(near_[0]);
+      for (size_t i = 1; i < kNear; ++i) near_[i - 1] = near_[i];
+      --near_size_;
+      if (event.time >= far_.front().time) return push_far(event);
+    }
+    size_t hole = near_size_++;
+    for (; hole > 0 && near_[hole - 1].time <= event.time; --hole) near_[hole] = near_[hole - 1];
+    near_[hole] = event;
+  }
+
+  // The soonest event; the queue must not be empty.
   Event pop() {
-    const Event top = heap_.front();
-    const Event last = heap_.back();
-    heap_.pop_back();
-    const size_t n = heap_.size();
+    const Event soonest = near_[--near_size_];
+    if (near_size_ == 0 && !far_.empty()) refill();
+    return soonest;
+  }
+
+ private:
+  static constexpr size_t kNear = 64;
+  static constexpr size_t kRefill = 32;
+
+  void refill() {
+    near_size_ = far_.size() < kRefill ? far_.size() : kRefill;
+    for (size_t i = near_size_; i > 0; --i) near_[i - 1] = pop_far();
+  }
+
+  void push_far(const Event& event) {
+    size_t hole = far_.size();
+    far_.push_back(event);
+    while (hole > 0) {
+      const size_t parent = (hole - 1) >> 2;
+      if (far_[parent].time <= event.time) break;
+      far_[hole] = far_[parent];
+      hole = parent;
+    }
+    far_[hole] = event;
+  }
+
+  Event pop_far() {
+    const Event top = far_.front();
+    const Event last = far_.back();
+    far_.pop_back();
+    const size_t n = far_.size();
     if (n == 0) return top;
     size_t hole = 0;
     for (size_t child = 1; child < n; child = 4 * hole + 1) {
       const size_t end = child + 4 < n ? child + 4 : n;
       size_t least = child;
-      for (size_t c = child + 1; c < end; ++c) least = heap_[c].time < heap_[least].time ? c : least;
-      if (heap_[least].time >= last.time) break;
-      heap_[hole] = heap_[least];
+      for (size_t c = child + 1; c < end; ++c) least = far_[c].time < far_[least].time ? c : least;
+      if (far_[least].time >= last.time) break;
+      far_[hole] = far_[least];
       hole = least;
     }
-    heap_[hole] = last;
+    far_[hole] = last;
     return top;
   }
 
- private:
-  std::vector<Event> heap_;
+  size_t near_size_ = 0;
+  std::array<Event, kNear> near_{};  // latest first
+  std::vector<Event> far_;           // no earlier than anything near
 };
 
 }  // namespace steelyard::sim

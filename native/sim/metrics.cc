@@ -9,16 +9,26 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Quantile with linear interpolation (NumPy's default); partially sorts `v` from `sorted_to` on.
-double quantile(std::vector<float>& v, double q) {
-  const double at = q * static_cast<double>(v.size() - 1);
-  const size_t low = static_cast<size_t>(at);
-  std::nth_element(v.begin(), v.begin() + low, v.end());
-  const double below = v[low];
-  if (low + 1 >= v.size()) return below;
-  const double above = *std::min_element(v.begin() + low + 1, v.end());
-  return below + (at - static_cast<double>(low)) * (above - below);
-}
+// Quantiles in ascending order of q, with linear interpolation (NumPy's default). Each call leaves what is
+// below its quantile in front, so the next one searches only the rest.
+class AscendingQuantiles {
+ public:
+  explicit AscendingQuantiles(std::vector<float>& v) : v_(v) {}
+
+  double operator()(double q) {
+    const double at = q * static_cast<double>(v_.size() - 1);
+    const auto low = v_.begin() + static_cast<std::ptrdiff_t>(at);
+    std::nth_element(v_.begin() + from_, low, v_.end());
+    from_ = low - v_.begin();
+    if (low + 1 == v_.end()) return *low;
+    const double above = *std::min_element(low + 1, v_.end());
+    return *low + (at - static_cast<double>(from_)) * (above - *low);
+  }
+
+ private:
+  std::vector<float>& v_;
+  std::ptrdiff_t from_ = 0;
+};
 
 }  // namespace
 
@@ -76,6 +86,7 @@ double Metrics::running_jain() const { return samples_ == 0 ? kNan : jain_sum_ /
 EpisodeStats Metrics::summarise(Convention convention) const {
   EpisodeStats s;
   std::vector<float> sojourns;
+  sojourns.reserve(flows_.size());
   double sum = 0, slowdown = 0, waiting = 0;
   for (const FlowRecord& flow : flows_) {
     if (convention == Convention::kPeer && !flow.by_horizon) continue;
@@ -100,11 +111,12 @@ EpisodeStats Metrics::summarise(Convention convention) const {
     return s;
   }
   s.sojourn_mean_s = sum / static_cast<double>(s.flows);
-  s.sojourn_p50_s = quantile(sojourns, 0.5);
-  s.sojourn_p90_s = quantile(sojourns, 0.9);
-  s.sojourn_p95_s = quantile(sojourns, 0.95);
-  s.sojourn_p99_s = quantile(sojourns, 0.99);
-  s.sojourn_p999_s = quantile(sojourns, 0.999);
+  AscendingQuantiles quantile(sojourns);
+  s.sojourn_p50_s = quantile(0.5);
+  s.sojourn_p90_s = quantile(0.9);
+  s.sojourn_p95_s = quantile(0.95);
+  s.sojourn_p99_s = quantile(0.99);
+  s.sojourn_p999_s = quantile(0.999);
   return s;
 }
 

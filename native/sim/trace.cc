@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <stdexcept>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace steelyard::sim {
@@ -92,7 +92,8 @@ class Reader {
 
   void read_header() {
     std::string_view line;
-    if (!next_line(&line)) fail(name_ + ": the file is empty; need the line '" + std::string(kVersionLine) + "' first");
+    if (!next_line(&line))
+      fail(name_ + ": the file is empty; need the line '" + std::string(kVersionLine) + "' first");
     if (line != kVersionLine) {
       fail(where() + shown(line) + " is not a version line; need '" + std::string(kVersionLine) + "'");
     }
@@ -123,8 +124,8 @@ class Reader {
   std::array<std::string_view, 4> split(std::string_view line) const {
     const auto count = static_cast<std::size_t>(std::count(line.begin(), line.end(), ',')) + 1;
     if (line.empty() || count != kColumns.size()) {
-      fail(where() + (line.empty() ? "empty line" : std::to_string(count) + " columns") + "; need 4: " +
-           std::string(kHeaderLine));
+      fail(where() + (line.empty() ? "empty line" : std::to_string(count) + " columns") +
+           "; need 4: " + std::string(kHeaderLine));
     }
     std::array<std::string_view, 4> cell;
     for (std::size_t column = 0; column < cell.size(); ++column) {
@@ -136,14 +137,16 @@ class Reader {
   }
 
   [[noreturn]] void bad_cell(std::size_t column, std::string_view cell, const std::string& need) const {
-    fail(where() + "column " + std::string(kColumns[column]) + ": " + shown(cell) + " is not allowed; need " + need);
+    fail(where() + "column " + std::string(kColumns[column]) + ": " + shown(cell) + " is not allowed; need " +
+         need);
   }
 
   std::uint64_t number(std::size_t column, std::string_view cell, std::uint64_t least) const {
     std::uint64_t value = 0;
     const char* const end = cell.data() + cell.size();
     const auto result = std::from_chars(cell.data(), end, value);
-    if (cell.empty() || result.ec != std::errc() || result.ptr != end || value < least || value > kTraceMaxNumber) {
+    if (cell.empty() || result.ec != std::errc() || result.ptr != end || value < least ||
+        value > kTraceMaxNumber) {
       bad_cell(column, cell,
                "a whole number from " + std::to_string(least) + " to " + std::to_string(kTraceMaxNumber));
     }
@@ -185,19 +188,22 @@ void check_same_length(const char* column, std::size_t length, std::size_t need)
   }
 }
 
-[[noreturn]] void bad_value(const char* column, std::size_t index, const std::string& value, const std::string& need) {
+[[noreturn]] void bad_value(const char* column, std::size_t index, const std::string& value,
+                            const std::string& need) {
   fail(std::string(column) + "[" + std::to_string(index) + "] = " + value + "; need " + need);
 }
 
 void check_arrivals(std::span<const double> arrival_s) {
-  if (arrival_s.size() < 2) fail("a trace of " + std::to_string(arrival_s.size()) + " requests; need at least 2");
+  if (arrival_s.size() < 2)
+    fail("a trace of " + std::to_string(arrival_s.size()) + " requests; need at least 2");
   double previous = 0.0;
   for (std::size_t i = 0; i < arrival_s.size(); ++i) {
     const double value = arrival_s[i];
     const bool ordered = i == 0 ? value == 0.0 : value >= previous;  // false for NaN
     if (!ordered || !std::isfinite(value)) {
       bad_value("arrival_s", i, number_text(value),
-                i == 0 ? "0 first" : "a finite time of at least " + number_text(previous) + ", the arrival before it");
+                i == 0 ? "0 first"
+                       : "a finite time of at least " + number_text(previous) + ", the arrival before it");
     }
     previous = value;
   }
@@ -208,18 +214,19 @@ void check_classes(std::span<const std::uint16_t> class_id, std::span<const std:
   if (class_names.empty() || class_names.size() > kTraceMaxClasses) {
     fail(std::to_string(class_names.size()) + " class_names; need 1 to " + std::to_string(kTraceMaxClasses));
   }
+  std::unordered_set<std::string_view> seen;
   for (std::size_t i = 0; i < class_names.size(); ++i) {
     if (!is_class_name(class_names[i])) {
       bad_value("class_names", i, shown(class_names[i]), "1 to 64 characters of A-Z a-z 0-9 . _ -");
     }
-    if (std::find(class_names.begin(), class_names.begin() + static_cast<std::ptrdiff_t>(i), class_names[i]) !=
-        class_names.begin() + static_cast<std::ptrdiff_t>(i)) {
+    if (!seen.insert(class_names[i]).second) {
       bad_value("class_names", i, shown(class_names[i]), "distinct names");
     }
   }
   for (std::size_t i = 0; i < class_id.size(); ++i) {
     if (class_id[i] >= class_names.size()) {
-      bad_value("class_id", i, std::to_string(class_id[i]), "less than " + std::to_string(class_names.size()));
+      bad_value("class_id", i, std::to_string(class_id[i]),
+                "less than " + std::to_string(class_names.size()));
     }
   }
 }
@@ -230,8 +237,9 @@ struct CloseFile {
 
 }  // namespace
 
-Trace::Trace(std::vector<double> arrival_s, std::vector<std::uint16_t> class_id, std::vector<double> service_s,
-             std::vector<std::uint64_t> bytes, std::vector<std::string> class_names)
+Trace::Trace(std::vector<double> arrival_s, std::vector<std::uint16_t> class_id,
+             std::vector<double> service_s, std::vector<std::uint64_t> bytes,
+             std::vector<std::string> class_names)
     : arrival_s_(std::move(arrival_s)),
       class_id_(std::move(class_id)),
       service_s_(std::move(service_s)),
@@ -252,7 +260,8 @@ Trace::Trace(std::vector<double> arrival_s, std::vector<std::uint16_t> class_id,
   const auto count = static_cast<double>(size());
   mean_service_s_ = total_service_s / count;
   period_s_ = arrival_s_.back() * (count / (count - 1.0));
-  if (!std::isfinite(mean_service_s_) || !std::isfinite(period_s_)) fail("times of a trace add up to infinity");
+  if (!std::isfinite(mean_service_s_) || !std::isfinite(period_s_))
+    fail("times of a trace add up to infinity");
 }
 
 std::shared_ptr<const Trace> parse_trace(std::string_view text, std::string_view name) {

@@ -44,8 +44,8 @@ class Trace {
   std::span<const std::uint64_t> bytes() const { return bytes_; }
   std::span<const std::string> class_names() const { return class_names_; }
 
-  // Length of one turn when the trace is replayed in a circle: the last arrival plus one mean gap, so that the
-  // first request of the next turn does not coincide with the last of this one. Above 0.
+  // Length of one turn when the trace is replayed in a circle: the last arrival plus one mean gap, so that
+  // the first request of the next turn does not coincide with the last of this one. Above 0.
   double period_s() const { return period_s_; }
   // size() / period_s(): the rate that a circular replay offers [1/s].
   double mean_rate() const { return static_cast<double>(size()) / period_s_; }
@@ -65,8 +65,8 @@ class Trace {
 // Throws std::invalid_argument "NAME:LINE: column C: 'VALUE' ...; need ..." for the first bad line.
 std::shared_ptr<const Trace> parse_trace(std::string_view text, std::string_view name = "trace");
 
-// Reads a regular file of at most 1 GiB. Throws std::invalid_argument as above, or with the reason why the file
-// cannot be read.
+// Reads a regular file of at most 1 GiB. Throws std::invalid_argument as above, or with the reason why the
+// file cannot be read.
 std::shared_ptr<const Trace> load_trace(const std::string& path);
 
 }  // namespace steelyard::sim

@@ -18,7 +18,8 @@ void require(bool holds) {
 void check_invariants(const steelyard::sim::Trace& trace) {
   const std::size_t count = trace.size();
   require(count >= 2);
-  require(trace.class_id().size() == count && trace.service_s().size() == count && trace.bytes().size() == count);
+  require(trace.class_id().size() == count && trace.service_s().size() == count &&
+          trace.bytes().size() == count);
   require(trace.arrival_s()[0] == 0.0 && std::isfinite(trace.period_s()));
   require(trace.period_s() > trace.arrival_s()[count - 1] && trace.mean_service_s() > 0.0);
   for (std::size_t i = 0; i < count; ++i) {

@@ -49,7 +49,8 @@ TEST(Trace, OneTurnEndsOneMeanGapAfterTheLastArrival) {
 
 TEST(Trace, AcceptsCommentsWindowsLineEndsAndAMissingLastNewline) {
   const auto trace = parse_trace(
-      "# steelyard-trace-v1\r\n# by hand\r\narrival_us,class,service_us,bytes\r\n0,a,1,0\r\n# note\r\n0,a,1,0\r\n2,b,1,0");
+      "# steelyard-trace-v1\r\n# by hand\r\narrival_us,class,service_us,bytes\r\n0,a,1,0\r\n# "
+      "note\r\n0,a,1,0\r\n2,b,1,0");
   EXPECT_EQ(trace->size(), 3U);
   EXPECT_EQ(trace->class_names()[1], "b");
 }
@@ -72,23 +73,30 @@ TEST(Trace, RefusesBadTextNamingLineColumnValueAndWhatIsAllowed) {
       {"empty file", "", "T: the file is empty"},
       {"another file", "PK\x03\x04 junk", "T:1: 'PK?? junk' is not a version line"},
       {"later version", "# steelyard-trace-v2\n", "need '# steelyard-trace-v1'"},
-      {"no columns", "# steelyard-trace-v1\n# note\n", "T: no column header; need the line 'arrival_us,class,"},
+      {"no columns", "# steelyard-trace-v1\n# note\n",
+       "T: no column header; need the line 'arrival_us,class,"},
       {"other columns", "# steelyard-trace-v1\na,b\n", "T:2: 'a,b' is not the column header"},
       {"no rows", kHead, "T: 0 requests; need at least 2"},
       {"one row", kHead + "0,a,1,1\n", "T: 1 requests; need at least 2"},
       {"no time passes", kHead + "0,a,1,1\n0,a,1,1\n", "T: every arrival_us is 0"},
-      {"late start", kHead + "7,a,1,1\n", "T:3: column arrival_us: '7' is not allowed; need 0 in the first row"},
-      {"backwards", kGood + "4499,a,1,1\n", "T:6: column arrival_us: '4499' is not allowed; need at least 4500"},
-      {"negative time", kGood + "-1,a,1,1\n", "T:6: column arrival_us: '-1' is not allowed; need a whole number"},
-      {"NaN", kGood + "5000,a,NaN,1\n", "T:6: column service_us: 'NaN' is not allowed; need a whole number from 1"},
+      {"late start", kHead + "7,a,1,1\n",
+       "T:3: column arrival_us: '7' is not allowed; need 0 in the first row"},
+      {"backwards", kGood + "4499,a,1,1\n",
+       "T:6: column arrival_us: '4499' is not allowed; need at least 4500"},
+      {"negative time", kGood + "-1,a,1,1\n",
+       "T:6: column arrival_us: '-1' is not allowed; need a whole number"},
+      {"NaN", kGood + "5000,a,NaN,1\n",
+       "T:6: column service_us: 'NaN' is not allowed; need a whole number from 1"},
       {"fraction", kGood + "5000,a,1.5,1\n", "T:6: column service_us: '1.5'"},
       {"no service", kGood + "5000,a,0,1\n", "T:6: column service_us: '0'"},
       {"empty cell", kGood + "5000,a,,1\n", "T:6: column service_us: ''"},
       {"blank", kGood + "5000,a, 7,1\n", "T:6: column service_us: ' 7'"},
       {"plus sign", kGood + "5000,a,+7,1\n", "T:6: column service_us: '+7'"},
       {"too large", kGood + "5000,a,1000000000000001,1\n", "T:6: column service_us: '1000000000000001'"},
-      {"overflow", kGood + "5000,a,1,99999999999999999999999\n", "T:6: column bytes: '99999999999999999999999'"},
-      {"negative bytes", kGood + "5000,a,1,-1\n", "T:6: column bytes: '-1' is not allowed; need a whole number from 0"},
+      {"overflow", kGood + "5000,a,1,99999999999999999999999\n",
+       "T:6: column bytes: '99999999999999999999999'"},
+      {"negative bytes", kGood + "5000,a,1,-1\n",
+       "T:6: column bytes: '-1' is not allowed; need a whole number from 0"},
       {"no class", kGood + "5000,,1,1\n", "T:6: column class: '' is not allowed; need 1 to 64 characters"},
       {"odd class", kGood + "5000,a b,1,1\n", "T:6: column class: 'a b'"},
       {"long class", kGood + "5000," + std::string(65, 'x') + ",1,1\n", "T:6: column class: 'xxxxxxxx"},
@@ -107,8 +115,10 @@ TEST(Trace, RefusesBadTextNamingLineColumnValueAndWhatIsAllowed) {
 
 TEST(Trace, RefusesMoreClassesThanAnIdCanName) {
   std::string text = kHead;
-  for (std::size_t i = 0; i <= kTraceMaxClasses; ++i) text += std::to_string(i) + ",c" + std::to_string(i) + ",1,1\n";
-  EXPECT_NE(error_of(text).find("T:4099: column class: 'c4096' is not allowed; need at most 4096"), std::string::npos);
+  for (std::size_t i = 0; i <= kTraceMaxClasses; ++i)
+    text += std::to_string(i) + ",c" + std::to_string(i) + ",1,1\n";
+  EXPECT_NE(error_of(text).find("T:4099: column class: 'c4096' is not allowed; need at most 4096"),
+            std::string::npos);
 }
 
 TEST(Trace, ReadsAFileAndNamesItInErrors) {
@@ -159,7 +169,8 @@ TEST(Trace, BuildsFromArraysAndRefusesArraysThatBreakAnInvariant) {
     change(arrays);
     EXPECT_EQ(arrays.error().rfind(start, 0), 0U) << arrays.error();
   };
-  refused([](Arrays& a) { a = Arrays{{0.0}, {0}, {1.0}, {1}, {"a"}}; }, "a trace of 1 requests; need at least 2");
+  refused([](Arrays& a) { a = Arrays{{0.0}, {0}, {1.0}, {1}, {"a"}}; },
+          "a trace of 1 requests; need at least 2");
   refused([](Arrays& a) { a.arrival_s = {0.0, 0.0, 0.0}; }, "every arrival_s is 0");
   refused([](Arrays& a) { a.arrival_s[0] = 0.5; }, "arrival_s[0] = 0.5; need 0");
   refused([](Arrays& a) { a.arrival_s[2] = 0.5; }, "arrival_s[2] = 0.5; need a finite time of at least 1");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from steelyard.envs.errors import UserError
+from steelyard.envs.errors import UserError, shown
 from steelyard.trainers import results
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ Threads = Annotated[int, tyro.conf.arg(metavar="N")]
 
 SEED_END = 2**63
 """Evaluation seeds lie below; seeds with the top bit set are for training."""
+MAX_EPISODES = 1_000_000
+"""Episodes of one policy on one scenario: their records are kept in memory."""
+_MAX_THREADS = 1024
 
 
 def usable_cores() -> int:
@@ -39,22 +43,20 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int) -> int:
-    """threads, at least 1."""
-    if threads < 1:
-        raise UserError(f"--threads: {threads}; at least 1 is needed")
+    """threads, if that many can be started."""
+    if not 1 <= threads <= _MAX_THREADS:
+        raise UserError(f"--threads: {threads}; allowed: 1 to {_MAX_THREADS}")
     return threads
 
 
 def parse_seeds(text: str) -> range:
     """Evaluation seeds A, A+1, ..., B-1 of "A:B"."""
-    allowed = "allowed: A:B with 0 <= A < B <= 2^63"
-    first, colon, end = text.partition(":")
-    if not (colon and first.isascii() and first.isdigit() and end.isascii() and end.isdigit()):
-        raise UserError(f"--seeds: {text!r}; {allowed}")
-    seeds = range(int(first), int(end))
-    if not seeds.start < seeds.stop <= SEED_END:
-        raise UserError(f"--seeds: {text!r}; {allowed}")
-    return seeds
+    match = re.fullmatch("([0-9]{1,30}):([0-9]{1,30})", text)
+    first, end = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not first < end <= SEED_END or end - first > MAX_EPISODES:
+        allowed = f"A:B with 0 <= A < B <= 2^63, at most {MAX_EPISODES:,} seeds"
+        raise UserError(f"--seeds: {shown(text)}; allowed: {allowed}")
+    return range(first, end)
 
 
 def load_scenarios(names: Sequence[str], overrides: Sequence[str]) -> list[Scenario]:
