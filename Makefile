@@ -18,11 +18,9 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check install -qq
 EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-TESTS_BUILD := build/cmake-tests
-SANITIZE_BUILD := build/cmake-sanitize
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test dev native stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
+.PHONY: demo test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
 .PHONY: system-build system-test
 
 demo: $(VENV)/.runtime
@@ -30,8 +28,7 @@ demo: $(VENV)/.runtime
 
 test: dev lint types ctest sanitize pytest
 
-dev: $(VENV)/.dev native $(TESTS_BUILD)/build.ninja
-	cmake --build $(TESTS_BUILD) -j $(JOBS)
+dev: $(VENV)/.dev native-tests
 
 # --- system packages (Debian): installed as root, otherwise named with the command that installs them ---
 define need
@@ -96,19 +93,18 @@ stubs: native | $(VENV)/.dev
 	fi
 
 CMAKE_TESTS := cmake -S . -G Ninja -DSTEELYARD_PYTHON=OFF -DSTEELYARD_TESTS=ON
-$(TESTS_BUILD)/build.ninja: | $(VENV)/.dev
-	$(CMAKE_TESTS) -B $(TESTS_BUILD)
+# The tests are built beside the extension, from the same archives of the core and the simulator.
+native-tests: native | $(VENV)/.dev
+	cmake -S . -B build/cmake-release -DSTEELYARD_TESTS=ON
+	cmake --build build/cmake-release -j $(JOBS)
 
-$(SANITIZE_BUILD)/build.ninja: | $(VENV)/.dev
-	$(CMAKE_TESTS) -B $(SANITIZE_BUILD) -DSTEELYARD_SANITIZE=ON
+ctest: native-tests
+	ctest --test-dir build/cmake-release --output-on-failure -j $(JOBS)
 
-ctest: $(TESTS_BUILD)/build.ninja
-	cmake --build $(TESTS_BUILD) -j $(JOBS)
-	ctest --test-dir $(TESTS_BUILD) --output-on-failure -j $(JOBS)
-
-sanitize: $(SANITIZE_BUILD)/build.ninja
-	cmake --build $(SANITIZE_BUILD) -j $(JOBS)
-	ctest --test-dir $(SANITIZE_BUILD) --output-on-failure -j $(JOBS)
+sanitize: | $(VENV)/.dev
+	$(CMAKE_TESTS) -B build/cmake-sanitize -DSTEELYARD_SANITIZE=ON
+	cmake --build build/cmake-sanitize -j $(JOBS)
+	ctest --test-dir build/cmake-sanitize --output-on-failure -j $(JOBS)
 
 # libFuzzer instead of our own mutator; needs clang and its runtime (Debian: clang, libclang-rt-14-dev).
 fuzz: | $(VENV)/.dev
@@ -144,12 +140,12 @@ pytest: native | $(VENV)/.dev
 	$(PY) -m pytest -n $(JOBS) --dist worksteal tests
 
 bench: dev
-	$(TESTS_BUILD)/native/tests/steelyard_bench
+	build/cmake-release/native/tests/steelyard_bench
 	steelyard bench
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -f native/*.so native/_native.pyi
+	rm -f native/*.so native/_native.pyi native/build_flags.txt
 	find $(ROOMS) tests -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean

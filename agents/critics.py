@@ -1,7 +1,7 @@
-"""Twin critics Q(observation, recurrent features of the actor, action).
+"""Twin critics Q(observation, action).
 
-The critics are feed-forward: history reaches them through the actor's own recurrent features (detached), so
-there is no second recurrent state to store, burn in or keep in step with replay.
+They are feed-forward: an observation already sums up the last seconds in its reservoirs, and so there is no
+second recurrent state to store, burn in or keep in step with replay.
 """
 
 from __future__ import annotations
@@ -25,56 +25,62 @@ def _relative(action: torch.Tensor) -> torch.Tensor:
 
 
 class FlatCritic(nn.Module):
-    """One network on the whole observation. Continuous: Q (…,); discrete: a term per server and choice (…, N, 3)."""
+    """One network on the whole observation. Continuous: Q (...); discrete: a term per server and choice (..., N, 3)."""
 
-    def __init__(self, num_servers: int, features: int, hidden: int, discrete: bool) -> None:
+    def __init__(self, num_servers: int, hidden: int, discrete: bool) -> None:
         super().__init__()
         self.num_servers, self.discrete = num_servers, discrete
         extra, outputs = (0, 3 * num_servers) if discrete else (num_servers, 1)
-        self.net = _mlp(observation_dim(num_servers) + features + extra, hidden, outputs)
+        self.net = _mlp(observation_dim(num_servers) + extra, hidden, outputs)
 
-    def forward(self, obs: torch.Tensor, features: torch.Tensor, action: torch.Tensor | None) -> torch.Tensor:
-        """obs (…, obs_dim) normalised; features (…, 1, F); action (…, N) or None when discrete."""
-        inputs = [obs, features.flatten(-2)] + ([] if action is None else [_relative(action)])
+    def forward(self, obs: torch.Tensor, action: torch.Tensor | None) -> torch.Tensor:
+        """obs (..., obs_dim) normalised; action (..., N) or None when discrete."""
+        inputs = [obs] + ([] if action is None else [_relative(action)])
         out = self.net(torch.cat(inputs, dim=-1))
         return out.unflatten(-1, (self.num_servers, 3)) if self.discrete else out.squeeze(-1)
 
 
 class SetCritic(nn.Module):
-    """Q = f(mean over servers of g(row_j, features_j, action_j)): permutation invariant (Deep Sets, 2017)."""
+    """Q = f(mean over servers of g(row_j, action_j, identity of j)): few parameters, since g is shared (Deep
+    Sets, 2017).
 
-    def __init__(self, num_servers: int, features: int, hidden: int, discrete: bool) -> None:
+    The identity (one of N) lets the critic, which is never deployed, know which server a row is from; without
+    it, noise in a row passes for evidence that the server is a fast or a slow one.
+    """
+
+    def __init__(self, num_servers: int, hidden: int, discrete: bool) -> None:
         super().__init__()
         self.num_servers, self.discrete = num_servers, discrete
-        extra = 0 if discrete else 1
-        self.embed = nn.Sequential(
-            nn.Linear(ROW_DIM + features + extra, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
-        )
+        self.embed = nn.Linear(ROW_DIM + (0 if discrete else 1), hidden)
+        self.identity = nn.Parameter(torch.zeros(num_servers, hidden))
+        self.mix = nn.Linear(hidden, hidden)
         self.value = _mlp(2 * hidden if discrete else hidden, hidden, 3 if discrete else 1)
 
-    def forward(self, obs: torch.Tensor, features: torch.Tensor, action: torch.Tensor | None) -> torch.Tensor:
-        """obs (…, obs_dim) normalised; features (…, N, F); action (…, N) or None when discrete."""
-        inputs = [server_rows(obs, self.num_servers), features]
+    def forward(self, obs: torch.Tensor, action: torch.Tensor | None) -> torch.Tensor:
+        """obs (..., obs_dim) normalised; action (..., N) or None when discrete."""
+        rows = server_rows(obs, self.num_servers)
         if action is not None:
-            inputs.append(_relative(action).unsqueeze(-1))
-        embedded = self.embed(torch.cat(inputs, dim=-1))
+            rows = torch.cat([rows, _relative(action).unsqueeze(-1)], dim=-1)
+        embedded = torch.relu(self.mix(torch.relu(self.embed(rows) + self.identity)))
         pool = embedded.mean(dim=-2)
         if not self.discrete:
             return self.value(pool).squeeze(-1)
         return self.value(torch.cat([embedded, pool.unsqueeze(-2).expand_as(embedded)], dim=-1))
 
 
+CRITICS = {"set": SetCritic, "flat": FlatCritic}
+
+
 class TwinCritic(nn.Module):
     """Two critics of the same shape; the smaller of the two is the target (Fujimoto et al., TD3, 2018)."""
 
-    def __init__(self, num_servers: int, *, input_mode: str, features: int, hidden: int, discrete: bool) -> None:
+    def __init__(self, num_servers: int, *, kind: str, hidden: int, discrete: bool) -> None:
         super().__init__()
-        kind = SetCritic if input_mode == "per_server" else FlatCritic
-        self.first = kind(num_servers, features, hidden, discrete)
-        self.second = kind(num_servers, features, hidden, discrete)
+        if kind not in CRITICS:
+            raise ValueError(f"critic = {kind!r}: must be {' or '.join(CRITICS)}")
+        self.first = CRITICS[kind](num_servers, hidden, discrete)
+        self.second = CRITICS[kind](num_servers, hidden, discrete)
 
-    def forward(
-        self, obs: torch.Tensor, features: torch.Tensor, action: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, obs: torch.Tensor, action: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Both values; see the critics for the shapes."""
-        return self.first(obs, features, action), self.second(obs, features, action)
+        return self.first(obs, action), self.second(obs, action)

@@ -15,6 +15,7 @@ from torch import nn
 from steelyard.agents.layout import ROW_DIM, observation_dim, server_rows
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.5
+LOG_STD_START = -1.5
 INPUTS = ("flat", "per_server")
 
 
@@ -26,26 +27,37 @@ class ActorOutput(NamedTuple):
     state: torch.Tensor  # (B, R, H) after the last step
 
 
+def input_size(num_servers: int, input_mode: str) -> tuple[int, int]:
+    """(inputs of the first layer, rows R) of a network that reads `flat` or `per_server`."""
+    if input_mode not in INPUTS:
+        raise ValueError(f"input = {input_mode!r}: must be {' or '.join(INPUTS)}")
+    return (ROW_DIM, num_servers) if input_mode == "per_server" else (observation_dim(num_servers), 1)
+
+
+def action_head(hidden: int, servers_per_row: int, discrete: bool) -> nn.Linear:
+    """Server-major outputs: (mean, log std) or three logits of each server; starts near equal weights."""
+    outputs = 3 if discrete else 2
+    head = nn.Linear(hidden, outputs * servers_per_row)
+    with torch.no_grad():
+        head.weight.mul_(0.1)
+        head.bias.zero_()
+        if not discrete:
+            head.bias[1::2] = LOG_STD_START
+    return head
+
+
 class GruActor(nn.Module):
     """Gaussian (tanh-squashed) or three-way categorical weights for each of N servers."""
 
     def __init__(self, num_servers: int, *, input_mode: str, hidden: int, discrete: bool) -> None:
         super().__init__()
-        if input_mode not in INPUTS:
-            raise ValueError(f"actor input is {input_mode!r}; allowed: {', '.join(INPUTS)}")
         self.num_servers, self.hidden, self.discrete, self.input_mode = num_servers, hidden, discrete, input_mode
-        self.rows = num_servers if input_mode == "per_server" else 1
+        inputs, self.rows = input_size(num_servers, input_mode)
         self.outputs = 3 if discrete else 2
-        inputs = ROW_DIM if input_mode == "per_server" else observation_dim(num_servers)
         self.encoder = nn.Linear(inputs, hidden)
         self.gru = nn.GRU(hidden, hidden)
         self.body = nn.Linear(hidden, hidden)
-        self.head = nn.Linear(hidden, self.outputs * num_servers // self.rows)
-        with torch.no_grad():  # start near equal weights and a moderate spread
-            self.head.weight.mul_(0.1)
-            self.head.bias.zero_()
-            if not discrete:
-                self.head.bias[1::2] = -1.0
+        self.head = action_head(hidden, num_servers // self.rows, discrete)
 
     def initial_state(self, batch: int) -> torch.Tensor:
         """(batch, R, H) zeros: the state at the start of an episode."""
@@ -54,7 +66,7 @@ class GruActor(nn.Module):
     def forward(self, obs: torch.Tensor, state: torch.Tensor) -> ActorOutput:
         """Run T steps. obs: (T, B, obs_dim) normalised; state: (B, R, H)."""
         steps, batch = obs.shape[:2]
-        rows = server_rows(obs, self.num_servers) if self.rows > 1 else obs.unsqueeze(-2)
+        rows = server_rows(obs, self.num_servers) if self.input_mode == "per_server" else obs.unsqueeze(-2)
         hidden = torch.relu(self.encoder(rows)).reshape(steps, batch * self.rows, self.hidden)
         features, last = self.gru(hidden, state.reshape(1, batch * self.rows, self.hidden))
         features = features.reshape(steps, batch, self.rows, self.hidden)

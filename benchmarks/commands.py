@@ -35,7 +35,7 @@ class Bench:
         target = results.check_file("--json", self.json) if self.json is not None else None
         measurements = speed.measure(self.repeats, self._say)
         if target is not None:
-            document = speed.to_dict(measurements) | {"command": sys.argv, "versions": results.versions()}
+            document = results.provenance(results.command_line("bench", self)) | speed.to_dict(measurements)
             results.write_json("--json", target, document)
         if not self.quiet:
             _print(measurements)

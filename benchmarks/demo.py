@@ -5,9 +5,9 @@ Every step is a command that a person could type; the demo prints it and runs it
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from steelyard.trainers import cli
 SCENARIOS = ("cluster-a-cpu", "web-trace")
 RULES = ("ecmp", "wcmp", "lsq", "sed", "tuned-sed", "hlb", "gsq", "oracle")
 LEARNED = "distr-lb"
+CARD_RECORDS = "evaluation.json"
+"""Records in a run directory that `steelyard export` sums up in the model card."""
 
 
 @dataclass(kw_only=True)
@@ -43,9 +45,10 @@ class Demo:
         except OSError as error:
             raise UserError(f"--out: cannot make {root}: {error.strerror}") from None
         run, exported, report = root / "train", root / "exported", root / "report"
-        for index, (title, args) in enumerate(self.steps(run, exported, report), 1):
-            _announce(f"[{index}/3] {title}", args, began)
-            status = cli.main(args)
+        steps = self.steps(run, exported, report)
+        for index, (title, command) in enumerate(steps, 1):
+            _announce(f"[{index}/{len(steps)}] {title}", command, began)
+            status = cli.main(shlex.split(command))
             if status:
                 return status
         compiled = compiled_policy(exported)
@@ -56,20 +59,34 @@ class Demo:
         print(f"took {(time.monotonic() - began) / 60:.1f} minutes")
         return 0
 
-    def steps(self, run: Path, exported: Path, report: Path) -> list[tuple[str, list[str]]]:
+    def steps(self, run: Path, exported: Path, report: Path) -> list[tuple[str, str]]:
         """Title and command of every step."""
-        train = ["train", "--scenario", SCENARIOS[0], "--algo", LEARNED, "--run", str(run)]
-        train += ["--episodes", str(self.episodes), "--seed", str(self.seed)]
-        export = ["export", str(run), "--to", "cpp", "--out", str(exported)]
-        compare = ["compare", "--seeds", self.seeds, "--out", str(report), "--learning", str(run)]
-        for scenario in SCENARIOS:
-            compare += ["--scenario", scenario]
-        for policy in (*RULES, f"{LEARNED}={exported / 'policy.so'}"):
-            compare += ["--policy", policy]
+        trained, compiled, page = (
+            shlex.quote(str(path)) for path in (run, compiled_policy(exported), report)
+        )
+        records = shlex.quote(str(run / CARD_RECORDS))
+        scenarios = " ".join(f"--scenario {name}" for name in SCENARIOS)
+        rules = " ".join(f"--policy {name}" for name in RULES)
         return [
-            ("two balancers learn to share eight servers they are told nothing about", train),
-            ("compile the policy", export),
-            ("run it natively beside the rules, on flows never seen in training", compare),
+            (
+                "two balancers learn to share eight servers they are told nothing about",
+                f"train --scenario {SCENARIOS[0]} --algo {LEARNED} --run {trained}"
+                f" --episodes {self.episodes} --seed {self.seed}",
+            ),
+            (
+                "evaluate what they learnt on flows never seen in training, for the model card",
+                f"evaluate --scenario {SCENARIOS[0]} --seeds {self.seeds} --policy {LEARNED}={trained}"
+                f" {rules} --json {records} --quiet",
+            ),
+            (
+                "compile the policy",
+                f"export {trained} --to cpp --out {shlex.quote(str(exported))} --force",
+            ),
+            (
+                "run the compiled policy natively beside the rules, on two scenarios",
+                f"compare {scenarios} --seeds {self.seeds} {rules} --policy {LEARNED}={compiled}"
+                f" --learning {trained} --out {page}",
+            ),
         ]
 
 
@@ -98,9 +115,9 @@ def same_decisions(blob: Path, compiled: Path) -> int:
     return sum(r["flows"] for r in results[0])
 
 
-def _announce(title: str, args: Sequence[str], began: float) -> None:
+def _announce(title: str, command: str, began: float) -> None:
     minutes, seconds = divmod(int(time.monotonic() - began), 60)
-    print(f"\n{title}  ({minutes}:{seconds:02d})\n$ steelyard {' '.join(args)}", flush=True)
+    print(f"\n{title}  ({minutes}:{seconds:02d})\n$ steelyard {command}", flush=True)
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,29 +47,29 @@ def export(source: str | Path, out: Path, form: str = "blob", *, force: bool = F
             compiler.write_source(policy, folder)
             compiler.build(folder, tools)
             compiler.check_same(policy.blob, folder / compiler.LIBRARY)
-            name, how_to = compiler.LIBRARY, _HOW_CPP
+            name, how_to = compiler.LIBRARY, _how_cpp()
         else:
             (folder / POLICY_FILE).write_bytes(policy.blob)
-            name, how_to = POLICY_FILE, _HOW_BLOB
+            name, how_to = POLICY_FILE, _how_blob()
         cost_ns = model_card.write(policy, folder / name, folder / model_card.CARD, how_to)
     names = [name, compiler.SOURCE, model_card.CARD] if form == "cpp" else [name, model_card.CARD]
     return Exported(tuple(out / name for name in names), cost_ns)
 
 
-_HOW_BLOB = (
-    "```",
-    f"steelyard simulate --scenario NAME --policy {POLICY_FILE}",
-    "```",
-)
-_HOW_CPP = (
-    "```",
-    f"steelyard simulate --scenario NAME --policy ./{compiler.LIBRARY}",
-    "```",
-    "",
-    f"From C or C++: the functions of `{compiler.HEADER}`, in `{compiler.LIBRARY}`.",
-    "To build it again, in this folder:",
-    "",
-    "```",
-    " ".join(compiler.build_command(["g++"])),
-    "```",
-)
+def _how_blob() -> list[str]:
+    return ["```", f"steelyard simulate --scenario NAME --policy {POLICY_FILE}", "```"]
+
+
+def _how_cpp() -> list[str]:
+    return [
+        "```",
+        f"steelyard simulate --scenario NAME --policy ./{compiler.LIBRARY}",
+        "```",
+        "",
+        f"From C or C++: the functions of `{compiler.HEADER}`, in `{compiler.LIBRARY}`.",
+        "To build it again, in this folder:",
+        "",
+        "```",
+        shlex.join(compiler.build_command(["g++"])),
+        "```",
+    ]

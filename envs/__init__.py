@@ -6,8 +6,8 @@
 - `scenario.Scenario`: what defines a game, read from TOML
 """
 
-from steelyard.envs.registration import register_envs
+from steelyard.envs.registration import register_envs, register_with_gymnasium
 
-register_envs()
+register_with_gymnasium()
 
 __all__ = ["register_envs"]

@@ -71,6 +71,12 @@ def world_seed(seed: object, key: str = "seed") -> int:
     return int(seed)
 
 
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= 1_000_000:
+        raise bad_value(name, value, "a whole number from 1 to 1000000")
+    return int(value)
+
+
 class LoadBalanceBatch:
     """`num_envs` worlds of one scenario in lock step.
 
@@ -100,17 +106,10 @@ class LoadBalanceBatch:
         from steelyard import native
 
         self.scenario = load_scenario(scenario, overrides)
-        for name, value in (("num_envs", num_envs), ("threads", threads)):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, np.integer))
-                or not 1 <= value <= 1_000_000
-            ):
-                raise bad_value(name, value, "a whole number from 1 to 1000000")
         self.reward = reward if reward is not None else self.scenario.reward.kind
         self.measure = measure if measure is not None else self.scenario.reward.measure
         check_reward(self.reward, self.measure)
-        self.num_envs, self.discrete, self.autoreset = int(num_envs), discrete, autoreset
+        self.num_envs, self.discrete, self.autoreset = _positive("num_envs", num_envs), discrete, autoreset
         self.num_agents, self.num_servers = self.scenario.num_agents, self.scenario.num_servers
         self.obs_dim = observation_size(self.num_servers)
         shape = (self.num_envs, self.num_agents, self.obs_dim)
@@ -122,7 +121,11 @@ class LoadBalanceBatch:
         self._episodes = np.zeros(self.num_envs, dtype=np.int64)
         self._started = False
         self._native = native.ClusterBatch(
-            self.scenario.to_native(), self.num_envs, int(threads), self.reward, self.measure
+            self.scenario.to_native(),
+            self.num_envs,
+            _positive("threads", threads),
+            self.reward,
+            self.measure,
         )
         flags = self.buffers.truncated.view(np.uint8)
         self._native.bind(self.buffers.observations, self.buffers.rewards, flags)

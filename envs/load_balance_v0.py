@@ -88,26 +88,16 @@ class LoadBalanceParallelEnv(ParallelEnv, EzPickle):
         discrete: bool = False,
         render_mode: str | None = None,
     ):
-        EzPickle.__init__(
-            self,
-            scenario,
-            overrides=overrides,
-            reward=reward,
-            measure=measure,
-            discrete=discrete,
-            render_mode=render_mode,
-        )
+        options: dict[str, Any] = {
+            "overrides": overrides,
+            "reward": reward,
+            "measure": measure,
+            "discrete": discrete,
+        }
+        EzPickle.__init__(self, scenario, render_mode=render_mode, **options)
         check_render_mode(render_mode)
         self.render_mode = render_mode
-        self._batch = LoadBalanceBatch(
-            scenario,
-            1,
-            overrides=overrides,
-            reward=reward,
-            measure=measure,
-            discrete=discrete,
-            autoreset=False,
-        )
+        self._batch = LoadBalanceBatch(scenario, 1, autoreset=False, **options)
         self.scenario = self._batch.scenario
         self.possible_agents = [f"lb_{agent}" for agent in range(self._batch.num_agents)]
         self.agents: list[str] = []

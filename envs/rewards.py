@@ -18,11 +18,13 @@ Potential Game" (NeurIPS 2022); *thesis* is Yao, "Autonomous Service Management 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING
 
 from steelyard.envs.errors import bad_value, unknown
+
+if TYPE_CHECKING:  # scenarios need the names alone, and a command should start without numpy
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def check_reward(kind: str, measure: str, key: str = "reward") -> None:
 
 
 def _load(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    import numpy as np
+
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1 or vector.size == 0 or not np.isfinite(vector).all():
         raise bad_value(name, values, "a vector of one or more finite loads, one per server")

@@ -19,9 +19,8 @@ sum of 0.9^age v over sum of 0.9^age), age in seconds. An empty reservoir is 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 SCHEMA_VERSION = 1
 REDUCTIONS = ("mean", "p90", "std", "dmean", "wdmean")
@@ -48,10 +47,10 @@ def observation_fields(num_servers: int) -> list[Field]:
     """Every number of an observation, in order."""
     named = []
     for server in range(num_servers):
-        named.append((f"server_{server}.n_flow_on", "flows", 0.0, np.inf))
+        named.append((f"server_{server}.n_flow_on", "flows", 0.0, math.inf))
         for reservoir in ("flow_duration", "fct"):
-            named += [(f"server_{server}.{reservoir}.{r}", "s", 0.0, np.inf) for r in REDUCTIONS]
-    named += [(f"inter_arrival.{r}", "s", 0.0, np.inf) for r in REDUCTIONS]
+            named += [(f"server_{server}.{reservoir}.{r}", "s", 0.0, math.inf) for r in REDUCTIONS]
+    named += [(f"inter_arrival.{r}", "s", 0.0, math.inf) for r in REDUCTIONS]
     named += [(f"previous_action.server_{server}", "1", -1.0, 1.0) for server in range(num_servers)]
     return [Field(index, *rest) for index, rest in enumerate(named)]
 

@@ -6,8 +6,9 @@ so a target is never half a trace.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def check_target(path: Path, force: bool) -> None:
         raise bad_value("out", str(path), "a file that does not exist yet; --force replaces it")
     if not path.parent.is_dir():
         raise bad_value("out", str(path), f"in a folder that exists; there is no {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise bad_value("out", str(path), "in a folder that you may write to")
 
 
 def trace_text(rows: TraceRows, comments: Sequence[str] = ()) -> str:
@@ -59,10 +62,15 @@ def write_trace(path: Path, rows: TraceRows, comments: Sequence[str] = (), force
     from steelyard import native
 
     check_target(path, force)
+    replace_file(path, trace_text(rows, comments), lambda partial: native.load_trace(str(partial)))
+
+
+def replace_file(path: Path, text: str, check: Callable[[Path], object] = bool) -> None:
+    """Write text beside path, check it there (ValueError if bad), rename it to path; else UserError."""
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(trace_text(rows, comments), encoding="ascii")
-        native.load_trace(str(partial))
+        partial.write_text(text, encoding="ascii")
+        check(partial)
         partial.replace(path)
     except ValueError as error:
         raise UserError(f"{path} not written: {error}") from error

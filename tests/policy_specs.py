@@ -1,4 +1,4 @@
-"""Policies for tests: modules of torch.nn, the spec that native.encode_policy takes, and their own inference."""
+"""Policies for tests: torch.nn modules, the spec that native.encode_policy takes, their inference."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from steelyard.agents.layout import DISCRETE_ACTIONS, ROW_DIM, observation_dim, server_rows
 from torch import nn
+
+from steelyard.agents.layout import DISCRETE_ACTIONS, ROW_DIM, observation_dim, server_rows
 
 CLIP = 10.0
 
@@ -88,7 +89,8 @@ def make(
     layers: list[nn.Module] = {
         "linear": lambda: [nn.Linear(inputs, outputs)],
         "feedforward": lambda: [
-            nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs),
+            nn.Linear(inputs, hidden), nn.ReLU(),
+            nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, outputs),
         ],
         "gru": lambda: [
             nn.Linear(inputs, hidden), nn.ReLU(), nn.GRU(hidden, hidden),

@@ -1,8 +1,9 @@
-"""The core's activations and their torch twin: the same bits, close to the exact functions, exact gradients."""
+"""The core's activations and their torch twin: the same bits, close to the exact functions, gradients."""
 
 import numpy as np
 import pytest
 import torch
+
 from steelyard import native
 from steelyard.agents import activations
 
@@ -39,7 +40,8 @@ def test_gradient(kind):
     TWINS[kind](x).sum().backward()
     reference = x.detach().double().requires_grad_()
     getattr(torch, kind)(reference).sum().backward()
-    assert x.grad is not None and reference.grad is not None
+    assert x.grad is not None
+    assert reference.grad is not None
     assert (x.grad - reference.grad).abs().max() < 1e-6
 
 

@@ -7,8 +7,9 @@ from steelyard import native
 from steelyard.envs import load_balance_v0
 from steelyard.envs.batch import Buffers, LoadBalanceBatch
 from steelyard.envs.errors import UserError
+from steelyard.envs.scenario import scenario_names
 from steelyard.envs.schema import observation_fields, observation_size, schema_hash, schema_text
-from steelyard.envs.spaces import DISCRETE_ACTIONS
+from steelyard.envs.spaces import DISCRETE_ACTIONS, observation_space
 
 SHORT = ("episode.horizon_s=3",)  # 6 steps
 
@@ -303,3 +304,37 @@ def test_bad_seeds(reset):
 def test_step_before_reset():
     with pytest.raises(UserError, match=r"reset\(\) first"):
         LoadBalanceBatch("cluster-a-cpu", 1).step(np.zeros((1, 2, 8)))
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_plays(name):
+    batch = LoadBalanceBatch(name, 2, threads=2)
+    shape = (2, batch.num_agents, batch.num_servers)
+    assert batch.reset(seed=0).shape == (*shape[:2], observation_size(batch.num_servers))
+    space = observation_space(batch.num_servers, 2 * batch.num_agents)
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        observations, rewards, truncated = batch.step(rng.uniform(-1, 1, shape))
+        assert space.contains(observations.reshape(-1))
+        assert np.isfinite(observations).all()
+        assert np.isfinite(rewards).all()
+        assert not truncated.any()
+    assert (batch.episode_stats()["flows"] > 0).all()
+
+
+def test_a_horizon_between_two_steps_ends_the_episode_at_the_next():
+    batch = LoadBalanceBatch("cluster-a-cpu", 1, overrides=["episode.horizon_s=1.3"])
+    batch.reset(seed=0)
+    ends = [bool(batch.step(np.zeros((1, 2, 8)))[2][0]) for _ in range(4)]
+    assert ends == [False, False, True, False]
+
+
+def test_without_features_flows_and_actions_remain():
+    batch = LoadBalanceBatch("cluster-a-cpu", 1, overrides=["observation.features=false"])
+    batch.reset(seed=0)
+    for _ in range(20):
+        observation = batch.step(np.ones((1, 2, 8)))[0][0]
+    fields = observation_fields(8)
+    kept = [field.index for field in fields if "n_flow_on" in field.name or "action" in field.name]
+    assert observation[:, kept].any()
+    assert not np.delete(observation, kept, axis=1).any()

@@ -202,7 +202,7 @@ def test_bad_seeds_are_refused(capsys, text):
         (["tune", "--scenario", "cluster-a-cpu", "--rule", "lsq"], ["--rule", "lsq", "sed"]),
         (["tune", "--scenario", "cluster-a-cpu", "--episodes", "1"], ["--episodes", "1"]),
         (["tune", "--scenario", "cluster-a-cpu", "--seed", "-1"], ["--seed", "-1"]),
-        (["compare", "--scenario", "cluster-a-cpu", "--loads", "0"], ["--loads", "0"]),
+        (["compare", "--scenario", "cluster-a-cpu", "--load", "0"], ["--load", "0"]),
         (["bench", "--repeats", "0"], ["--repeats", "0"]),
     ],
 )

@@ -1,9 +1,11 @@
 """The faces of the game keep the contracts of PettingZoo, Gymnasium and TorchRL."""
 
+import doctest
 import pickle
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -224,9 +226,32 @@ def test_vector_environment_bad_input():
 
 
 def test_a_light_import():
-    heavy = ("torch", "torchrl", "pettingzoo", "matplotlib")
-    code = f"import sys, steelyard.envs.scenario; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    heavy = ("torch", "torchrl", "pettingzoo", "gymnasium", "matplotlib", "numpy")
+    code = (
+        "import sys; from steelyard.envs.scenario import Scenario; "
+        "Scenario.load('cluster-a-cpu').to_native(); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert printed(code) == "[]"
+
+
+@pytest.mark.parametrize("first", ["steelyard.envs", "gymnasium", "steelyard.envs.load_balance_v0"])
+@pytest.mark.parametrize("env_id", ["LoadBalance-v0", "steelyard.envs:LoadBalance-v0"])
+def test_registered_in_any_order_of_imports(first, env_id):
+    code = f"import {first}, steelyard.envs, gymnasium; print(gymnasium.make({env_id!r}).unwrapped)"
+    assert "LoadBalanceCentralEnv" in printed(code)
+
+
+def test_id_alone_is_enough():
+    code = "import gymnasium; print(gymnasium.make('steelyard.envs:LoadBalance-v0').unwrapped)"
+    assert "LoadBalanceCentralEnv" in printed(code)
+
+
+def printed(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @pytest.mark.slow
@@ -287,3 +312,12 @@ class TestTorchRL:
             return env.rollout(10)
 
         assert (rollout() == rollout()).all()
+
+
+def test_examples_in_the_documentation():
+    """docs/environments.md runs as it is printed."""
+    failures, examples = doctest.testfile(
+        str(Path(__file__).parent.parent / "docs" / "environments.md"), False
+    )
+    assert examples > 20
+    assert failures == 0

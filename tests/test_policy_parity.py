@@ -8,6 +8,7 @@ import policy_specs
 import pytest
 import torch
 from policy_specs import make, observations, policy_spec
+
 from steelyard import native
 
 torch.set_num_threads(1)

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from steelyard.envs.errors import UserError
-from steelyard.trainers import cli, plots, results
+from steelyard.trainers import cli, plots, results, tune
 from steelyard.trainers.report import learning_curve
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -24,21 +24,15 @@ def report(tmp_path_factory):
     (run / "progress.csv").write_text(
         "episode,sojourn_mean_s\n" + "".join(f"{k},{2 - k / 50}\n" for k in range(40))
     )
-    args = [
-        "compare",
-        "--policy",
-        "lsq",
-        "--policy",
-        "hlb",
-        "--seeds",
-        "0:6",
-        "--quiet",
-        "--loads",
-        "0.6",
-        "0.8",
-    ]
-    args += ["--scenario", "cluster-a-cpu", "--scenario", "cluster-capacity-drop", "--learning", str(run)]
-    assert cli.main([*args, "--out", str(directory / "report"), "--json", str(directory / "r.json")]) == 0
+    line = (
+        "compare --policy lsq --policy hlb --seeds 0:6 --quiet --load 0.6 --load 0.8 --scenario cluster-a-cpu"
+        f" --scenario cluster-capacity-drop --learning {run}"
+        f" --out {directory / 'report'} --json {directory / 'r.json'}"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "_EPISODES", (2, 2))
+        patch.setattr(tune, "_searched", {})
+        assert cli.main(line.split()) == 0
     return directory / "report"
 
 
@@ -80,6 +74,8 @@ def test_manifest_is_enough_to_repeat_it(report):
     assert manifest["policies"]["tuned-sed"] == {"rule": "tuned-sed"}
     assert manifest["versions"]["steelyard"]
     assert manifest["convention"] == "uncensored"
+    assert manifest["command"].startswith("steelyard compare --scenario cluster-a-cpu --scenario ")
+    assert "--load 0.6 --load 0.8" in manifest["command"]
 
 
 def test_records_are_the_same_everywhere(report):
@@ -89,6 +85,18 @@ def test_records_are_the_same_everywhere(report):
         rows = list(csv.DictReader(stream))
     assert [float(row["sojourn_mean_s"]) for row in rows] == [record["sojourn_mean_s"] for record in records]
     assert [tuple(record) for record in records] == [results.RECORD_KEYS] * len(rows)
+
+
+def test_marl_eval_file_has_one_value_per_seed_and_run(report):
+    document = json.loads((report / "marl_eval.json").read_text())
+    runs = document["steelyard"]["cluster-a-cpu"]["lsq"]
+    assert list(runs) == ["run_0"]
+    records = json.loads((report / "records.json").read_text())
+    expected = [
+        r["sojourn_mean_s"] for r in records if (r["scenario"], r["policy"]) == ("cluster-a-cpu", "lsq")
+    ]
+    assert runs["run_0"]["absolute_metrics"]["sojourn_mean_s"] == expected
+    assert runs["run_0"]["step_0"]["step_count"] == 0
 
 
 def test_parquet_and_csv_hold_the_same(tmp_path):

@@ -1,6 +1,7 @@
 """Scenarios: the named ones are what they say, everything round-trips, and bad input is one clear line."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -362,3 +363,14 @@ def test_every_key_is_documented():
         assert doc
         assert not math.isnan(len(unit))
         assert key.split(".")[-1].rstrip("[]")[-2:] != "_s" or unit == "s"
+
+
+def test_reference_in_the_documentation():
+    """docs/scenarios.md lists every named scenario with its load, and every key with its default."""
+    text = (Path(__file__).parent.parent / "docs" / "scenarios.md").read_text()
+    for name in scenario_names():
+        scenario = Scenario.load(name)
+        row = f"| `{name}` | {scenario.scenario.description} | {scenario.offered_load().cpu:.1%} |"
+        assert row in text
+    for key, allowed, default, unit, doc in scenario_keys():
+        assert f"| `{key}` | {allowed} | {default or '(empty)'} | {unit} | {doc} |" in text

@@ -24,7 +24,19 @@ WORDS = (
     "web",
     "vbf",
 )
-DOTTED = [row[0].replace("[]", ".0") for row in scenario_keys()]
+BASE = "cluster-capacity-drop-train"
+
+
+def leaves(node: object, prefix: str = "") -> list[str]:
+    """Dotted keys of all values in a tree."""
+    if not isinstance(node, (dict, list)):
+        return [prefix[1:]]
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    return [leaf for key, value in items for leaf in leaves(value, f"{prefix}.{key}")]
+
+
+PRESENT = leaves(Scenario.load(BASE).to_dict())
+ANY = [row[0].replace("[]", ".0") for row in scenario_keys()]
 
 numbers = st.one_of(
     st.integers(-3, 9),
@@ -40,6 +52,15 @@ trees = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=5)),
     max_leaves=25,
 )
+plausible = st.one_of(
+    st.floats(0.01, 5),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from(WORDS),
+    st.lists(st.floats(0.01, 5), min_size=1, max_size=8),
+    st.lists(st.integers(0, 5), min_size=1, max_size=3),
+)
+dotted_keys = st.sampled_from(PRESENT) | st.sampled_from(ANY)
 documents = st.dictionaries(keys, trees, max_size=5)
 
 
@@ -87,34 +108,45 @@ def test_written_trees(tree):
     accepted(read(lambda: Scenario.from_toml(write_toml(tree))))
 
 
-@given(st.lists(st.tuples(st.sampled_from(DOTTED), trees), min_size=1, max_size=3), st.booleans())
+@given(st.lists(st.tuples(dotted_keys, plausible | trees), min_size=1, max_size=2))
 @settings(max_examples=300)
-def test_one_value_of_a_good_scenario(changes, timetable):
-    tree = Scenario.load("cluster-capacity-drop-train" if timetable else "cluster-a-75").to_dict()
+def test_one_value_of_a_good_scenario(changes):
+    tree = Scenario.load(BASE).to_dict()
     for dotted, value in changes:
         node = tree
         *path, last = dotted.split(".")
         for part in path:
-            index = int(part) if isinstance(node, list) else part
-            if isinstance(node, list) and index >= len(node):
-                node.append({})
-            node = node[index] if isinstance(node, list) else node.setdefault(part, {})
-            if not isinstance(node, (dict, list)):
-                break
+            if isinstance(node, dict):
+                node = node.setdefault(part, {})
+            elif isinstance(node, list):
+                node = node[int(part)]
         if isinstance(node, dict):
             node[last] = value
+        elif isinstance(node, list):
+            node[int(last) % len(node) :] = [value]
+    accepted(read(lambda: Scenario.from_dict(tree)))
+
+
+@given(st.lists(st.tuples(st.sampled_from(PRESENT), st.floats(0.3, 3)), min_size=1, max_size=3))
+def test_numbers_near_those_of_a_good_scenario(changes):
+    tree = Scenario.load(BASE).to_dict()
+    for dotted, factor in changes:
+        *path, last = dotted.split(".")
+        node = tree
+        for part in path:
+            node = node[int(part) if isinstance(node, list) else part]
+        place = int(last) if isinstance(node, list) else last
+        if isinstance(node[place], (int, float)):
+            node[place] = type(node[place])(node[place] * factor)
     accepted(read(lambda: Scenario.from_dict(tree)))
 
 
 @given(
-    st.lists(
-        st.one_of(st.text(max_size=30), st.builds("{}={}".format, st.sampled_from(DOTTED), scalars)),
-        max_size=4,
-    )
+    st.lists(st.text(max_size=30) | st.builds("{}={}".format, dotted_keys, plausible | scalars), max_size=3)
 )
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_overrides(overrides):
-    accepted(read(lambda: Scenario.load("cluster-capacity-drop-train", overrides)))
+    accepted(read(lambda: Scenario.load(BASE, overrides)))
 
 
 def test_reader_survives_what_the_strategies_cannot_reach():

@@ -58,7 +58,7 @@ def test_recorded_trace_holds_what_its_readme_says():
     php_s = trace.service_s[names == "php"]
     variation = php_s.std() / php_s.mean()
     assert 1 - 4 / np.sqrt(len(php_s)) < variation < 1.15
-    assert 0.009 < php_s.mean() < 0.012
+    assert 0.008 < php_s.mean() < 0.012
     for static in STATIC_FILES:
         assert np.median(trace.service_s[names == static]) < 0.1 * php_s.mean()
 

@@ -92,7 +92,6 @@ def test_rules_without_configured_weights_are_refused():
 def stored(tmp_path, monkeypatch):
     """A directory with a tuned file for cluster-a-cpu, the only one that is searched."""
     monkeypatch.setattr(rules, "tuned_directories", lambda: [tmp_path])
-    monkeypatch.setattr(tune, "EPISODES", 4)
     found = tune.tune(Scenario.load("cluster-a-cpu"), episodes=4)
     made_up = dataclasses.replace(found, weights=[3.0, 3, 3, 3, 1, 1, 1, 1])
     path = rules.tuned_file(tmp_path, "cluster-a-cpu", "sed")

@@ -4,11 +4,13 @@ Unless told otherwise a world has no latency, no admission limit and no reservoi
 textbook queue that a test names.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from reference import STREAM_ARRIVAL_STATE, below, draw, stream_key
 
 from steelyard import native
 
@@ -126,16 +128,15 @@ def script(
 
 
 def script_seed(config: native.ClusterConfig, nth: int = 0) -> int:
-    """A seed for which the replay of a script starts at its first row (the row is drawn per seed)."""
-    found = 0
-    for seed in range(100_000):
-        world = native.World(config, rule("ecmp"), seed)
-        world.run_until(1e-6)
-        starts_at_zero = world.state()["live_flows"] > 0 and next_gap_is_first(config, seed)
-        found += starts_at_zero
-        if starts_at_zero and found > nth:
-            return seed
-    raise AssertionError("no seed starts the script at its first row")
+    """The nth seed for which the replay of a script starts at its first row (the row is drawn per seed)."""
+    rows = len(config.trace)
+    starts = (seed for seed in itertools.count() if first_row(seed, rows) == 0)
+    return next(itertools.islice(starts, nth, None))
+
+
+def first_row(seed: int, rows: int) -> int:
+    """The row at which a replayed trace starts."""
+    return below(draw(stream_key(seed, STREAM_ARRIVAL_STATE), 0), rows)
 
 
 def replications(

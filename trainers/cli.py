@@ -49,17 +49,17 @@ def run_command(entry: metadata.EntryPoint, args: Sequence[str]) -> int:
     try:
         command = tyro.cli(entry.load(), prog=f"steelyard {entry.name}", args=list(args))
         return int(command.run())
-    except (ValueError, ModuleNotFoundError) as error:
-        if os.environ.get("STEELYARD_TRACEBACK") == "1":
-            raise
-        if isinstance(error, ModuleNotFoundError):
-            return fail(missing_module(entry.name, error), STATUS_ERROR)
-        return fail(str(error))
     except KeyboardInterrupt:
         return fail("interrupted", STATUS_INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STATUS_ERROR
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("STEELYARD_TRACEBACK") == "1":
+            raise
+        if isinstance(error, ModuleNotFoundError):
+            return fail(missing_module(entry.name, error), STATUS_ERROR)
+        return fail(str(error))
 
 
 def fail(message: str, status: int = STATUS_USAGE) -> int:

@@ -69,7 +69,7 @@ def check_loads(loads: Sequence[float]) -> Sequence[float]:
     """loads, each above 0; UserError otherwise."""
     for load in loads:
         if not 0 < load < math.inf:
-            raise UserError(f"--loads: {load}; each must be a number above 0")
+            raise UserError(f"--load: {load}; each must be a number above 0")
     return loads
 
 

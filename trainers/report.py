@@ -60,9 +60,10 @@ class Picture:
 
 
 def write_report(option: str, directory: Path, report: Report) -> Path:
-    """Write report.html, *.png, records.json, rows.csv, summary.json and manifest.json; path of the HTML.
+    """Write report.html, *.png, records.json, rows.csv, summary.json, marl_eval.json and manifest.json.
 
-    Everything is rendered before the first byte is written. UserError names the option if the disk refuses.
+    Everything is rendered before the first byte is written. Returns the path of the HTML; UserError names the
+    option if the disk refuses.
     """
     sections = [(title, [(p, plots.png(p.figure)) for p in found]) for title, found in _sections(report)]
     page = _page(report, sections)
@@ -72,6 +73,7 @@ def write_report(option: str, directory: Path, report: Report) -> Path:
             results.write_file(option, directory / f"{picture.name}.png", image)
     results.write_records(option, directory / "records.json", report.rows)
     results.write_table(option, directory / "rows.csv", report.rows)
+    results.write_json(option, directory / "marl_eval.json", results.marl_eval(report.rows))
     results.write_json(option, directory / "summary.json", comparison.to_dict(report.lines))
     results.write_json(option, directory / "manifest.json", report.manifest)
     results.write_file(option, directory / "report.html", page.encode())

@@ -13,8 +13,9 @@ import json
 import math
 import os
 import platform
-import sys
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +41,8 @@ RECORD_KEYS = (
 """Keys of one JSON record, in this order."""
 
 _VERSIONED = ("steelyard", "numpy", "torch", "torchrl", "tensordict", "gymnasium", "pettingzoo")
+MARL_EVAL_METRICS = ("sojourn_mean_s", "sojourn_p99_s", "rejected")
+_FLAGS = {"overrides": "set", "loads": "load"}
 _TABLE_SUFFIXES = (".csv", ".parquet")
 
 Row = Mapping[str, Any]
@@ -123,27 +126,60 @@ def write_table(option: str, path: Path, rows: Sequence[Row]) -> None:
     write_file(option, path, _parquet(flat) if path.suffix == ".parquet" else _csv(flat))
 
 
+def marl_eval(rows: Iterable[Row], metrics: Sequence[str] = MARL_EVAL_METRICS) -> dict[str, Any]:
+    """Rows in the layout that marl-eval's plotting tools read (Gorsane et al. 2022, Sec. 4).
+
+    environment -> task -> algorithm -> run -> {step_0, absolute_metrics}: a list of values, one per seed. The
+    environment is "steelyard", a task a scenario, a run a training run (a rule has one).
+    """
+    tasks: dict[str, Any] = {}
+    for row in rows:
+        runs = tasks.setdefault(row["scenario"], {}).setdefault(row["contender"], {})
+        run = runs.setdefault(f"run_{row['run']}", {"step_0": {"step_count": 0}, "absolute_metrics": {}})
+        for metric in metrics:
+            run["step_0"].setdefault(metric, []).append(row[metric])
+            run["absolute_metrics"].setdefault(metric, []).append(row[metric])
+    return {"steelyard": tasks}
+
+
 def manifest(
-    scenarios: Iterable[Any], policies: Mapping[str, str], seeds: range, **more: Any
+    command: str, scenarios: Iterable[Any], policies: Mapping[str, str], seeds: range, **more: Any
 ) -> dict[str, Any]:
     """What it takes to repeat a study: command, versions, scenarios in full, policies, seeds.
 
     policies: rule name or policy file by name in results; files are recorded with their SHA-256.
     """
     return {
-        "command": sys.argv,
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "platform": {
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "machine": platform.machine(),
-        },
+        **provenance(command),
         "scenarios": {scenario.name: scenario.to_dict() for scenario in scenarios},
         "policies": {name: _source(source) for name, source in policies.items()},
         "seeds": {"first": seeds.start, "end": seeds.stop},
         **more,
     }
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """Where a result comes from: command, time, versions, platform."""
+    return {
+        "command": command,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "platform": f"Python {platform.python_version()}, {platform.system()}, {platform.machine()}",
+    }
+
+
+def command_line(name: str, command: Any) -> str:
+    """`steelyard NAME OPTIONS` that gives this command (a dataclass) again; defaults are written out."""
+    words = ["steelyard", name]
+    for option in fields(command):
+        value = getattr(command, option.name)
+        flag = "--" + _FLAGS.get(option.name, option.name)
+        for item in value if isinstance(value, tuple) else [value]:
+            if item is True:
+                words.append(flag)
+            elif item is not None and item is not False:
+                words += [flag, str(item)]
+    return shlex.join(words)
 
 
 def _source(source: str) -> dict[str, str]:

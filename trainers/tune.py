@@ -7,7 +7,6 @@ followed by a golden section. Every candidate is judged on the same training epi
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -27,7 +26,8 @@ Objective = Callable[[tuple[float, ...]], float]
 OnEvaluation = Callable[[int, str], None]
 """Called with (candidates judged so far, what is searched)."""
 
-EPISODES = 200
+_EPISODES = (16, 200)
+_FLOWS = 300_000  # with common random numbers, enough to tell weights apart that differ by a few percent
 _MAX_EPISODES = 100_000
 _SCANS = ((2.0, 0.5), (0.5, 0.25), (0.25, 0.125))  # (reach, spacing) in log2 of the scan, pass by pass
 _TOLERANCE = 0.02  # log2: 1.4 % of a weight, far below what moves a sojourn measurably
@@ -62,6 +62,9 @@ class Tuning:
 def scenario_digest(scenario: Scenario) -> str:
     """SHA-256 over everything in a scenario that the best static weights depend on."""
     tree = {key: value for key, value in scenario.to_dict().items() if key not in _IRRELEVANT}
+    trace = scenario.workload.arrival.load_trace()
+    if trace is not None:  # the recording itself, not only its name
+        tree["trace"] = [trace.mean_rate, trace.mean_service_s]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
@@ -76,12 +79,20 @@ def weight_groups(scenario: Scenario) -> list[list[int]]:
     return list(groups.values())
 
 
+def default_episodes(scenario: Scenario) -> int:
+    """Episodes that hold about _FLOWS flows, within _EPISODES."""
+    arrival = scenario.workload.arrival
+    flows = arrival.mean_rate(arrival.load_trace()) * scenario.episode.horizon_s
+    least, most = _EPISODES
+    return min(most, max(least, math.ceil(_FLOWS / flows)))
+
+
 def tune(
     scenario: Scenario,
     rule: str = "sed",
     *,
     convention: str = "uncensored",
-    episodes: int = EPISODES,
+    episodes: int | None = None,
     run_seed: int = 0,
     threads: int = 1,
     on_evaluation: OnEvaluation = lambda count, what: None,
@@ -93,35 +104,23 @@ def tune(
     """
     if rule not in rules.TUNABLE:
         raise UserError(f"--rule: {rule!r} has no weights to tune; allowed: {', '.join(rules.TUNABLE)}")
-    configured = np.array([server.workers * server.speed for server in scenario.servers])
-    groups = weight_groups(scenario)
-    judge = _Judge(scenario, rule, convention, episodes, run_seed, threads)
-
-    def spread(log2_ratios: Sequence[float]) -> list[float]:
-        weights = configured.copy()
-        for group, ratio in zip(groups[1:], log2_ratios, strict=True):
-            weights[group] *= 2.0**ratio
-        return [float(weight) for weight in weights]
-
-    @functools.cache
-    def objective(log2_ratios: tuple[float, ...]) -> float:
-        on_evaluation(objective.cache_info().misses, f"{scenario.name} tuned-{rule}")
-        return float(judge.sojourns(spread(log2_ratios)).mean())
-
-    best = coordinate_search(objective, len(groups) - 1)
-    before, after = judge.sojourns(spread([0.0] * len(best))), judge.sojourns(spread(best))
+    episodes = default_episodes(scenario) if episodes is None else episodes
+    judge = _Judge(scenario, rule, convention, episodes, run_seed, threads, on_evaluation)
+    start = (0.0,) * (len(judge.groups) - 1)
+    best = coordinate_search(judge.mean, len(start))
+    before, after = judge.sojourns(start), judge.sojourns(best)
     gap = statistics.bootstrap(statistics.difference, [after[None, :]], [before[None, :]])
     return Tuning(
         scenario=scenario.name,
         rule=rule,
         convention=convention,
         digest=scenario_digest(scenario),
-        weights=spread(best),
-        configured=[float(weight) for weight in configured],
-        groups=groups,
+        weights=judge.weights(best),
+        configured=judge.weights(start),
+        groups=judge.groups,
         run_seed=run_seed,
         episodes=episodes,
-        candidates=objective.cache_info().currsize,
+        candidates=len(judge.judged),
         configured_sojourn_s=float(before.mean()),
         tuned_sojourn_s=float(after.mean()),
         difference_s=asdict(gap),
@@ -176,18 +175,30 @@ def _line_search(
         judged[value] = objective(at(value))
     centre = min(judged, key=judged.__getitem__)
     low, high = centre - spacing, centre + spacing
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    judged[left], judged[right] = objective(at(left)), objective(at(right))
     while high - low > _TOLERANCE:
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        judged[left], judged[right] = objective(at(left)), objective(at(right))
-        low, high = (low, right) if judged[left] <= judged[right] else (left, high)
+        if judged[left] <= judged[right]:
+            high, right, left = right, left, right - _GOLDEN * (right - low)
+            judged[left] = objective(at(left))
+        else:
+            low, left, right = left, right, left + _GOLDEN * (high - left)
+            judged[right] = objective(at(right))
     return at(min(judged, key=lambda value: (judged[value], abs(value - point[axis]))))
 
 
 class _Judge:
-    """Mean sojourns of a rule over fixed training episodes."""
+    """Judges log2 ratios of group weights by the mean sojourn over fixed training episodes."""
 
     def __init__(
-        self, scenario: Scenario, rule: str, convention: str, episodes: int, run_seed: int, threads: int
+        self,
+        scenario: Scenario,
+        rule: str,
+        convention: str,
+        episodes: int,
+        run_seed: int,
+        threads: int,
+        on_evaluation: OnEvaluation,
     ) -> None:
         if not 2 <= episodes <= _MAX_EPISODES:
             raise UserError(f"--episodes: {episodes}; allowed: 2 to {_MAX_EPISODES:,}")
@@ -198,10 +209,21 @@ class _Judge:
         self.rule = scenario.to_rule(rule)
         self.seeds = [native.train_seed(run_seed, episode) for episode in range(episodes)]
         self.convention, self.threads = convention, threads
+        self.groups = weight_groups(scenario)
+        self.configured = np.array([server.workers * server.speed for server in scenario.servers])
+        self.judged: dict[tuple[float, ...], float] = {}
+        self.on_evaluation, self.what = on_evaluation, f"{scenario.name} {rules.TUNED}{rule}"
 
-    def sojourns(self, weights: Sequence[float]) -> statistics.Array:
+    def weights(self, ratios: Sequence[float]) -> list[float]:
+        """Weight of each server: configured x 2^ratio of its group; the first group keeps its weights."""
+        weights = self.configured.copy()
+        for group, ratio in zip(self.groups[1:], ratios, strict=True):
+            weights[group] *= 2.0**ratio
+        return [float(weight) for weight in weights]
+
+    def sojourns(self, ratios: Sequence[float]) -> statistics.Array:
         """(episodes,) mean sojourn of each episode [s]."""
-        self.rule.weights = list(weights)
+        self.rule.weights = self.weights(ratios)
         stats = native.simulate(
             self.config, self.rule, self.seeds, threads=self.threads, convention=self.convention
         )
@@ -209,3 +231,10 @@ class _Judge:
         if not np.isfinite(sojourns).all():
             raise UserError("tuned weights: no flow was measured in some episode; use a longer horizon")
         return sojourns
+
+    def mean(self, ratios: tuple[float, ...]) -> float:
+        """Mean sojourn over the episodes [s]; each candidate is simulated once."""
+        if ratios not in self.judged:
+            self.judged[ratios] = float(self.sojourns(ratios).mean())
+            self.on_evaluation(len(self.judged), self.what)
+        return self.judged[ratios]

@@ -19,7 +19,10 @@ STATIC_FILES = {
     "static-2m": (2_000_000, 0.05),
     "static-5m": (5_000_000, 0.025),
 }
-"""Size [bytes] and share among static requests of each file; the sizes are those of seed 004, Sec. 3.2.3."""
+"""Size [bytes] and share among static requests of each file.
+
+The sizes are those of Yao, "Autonomous Service Management in the Cloud" (2023), Sec. 3.2.3.
+"""
 
 CLASS_NAMES = (PHP_CLASS, *STATIC_FILES)
 MAX_ITERATIONS = 100_000_000

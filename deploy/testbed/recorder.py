@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from steelyard.deploy.testbed.apache import HOST, Installation, LogLine, PrivateApache
 from steelyard.deploy.testbed.client import OpenLoopClient, Reply, Request
 from steelyard.deploy.testbed.plan import CLASS_NAMES, PHP_CLASS, STATIC_FILES, Plan, Workload, draw_plan
-from steelyard.envs.trace_file import TraceRows
+from steelyard.envs.trace_file import TraceRows, replace_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,12 +195,7 @@ def write_details(path: Path, recording: Recording) -> None:
             f"{recording.done_us[i]},{recording.cpu_us[i]},{recording.wall_us[i]},{recording.script_us[i]},"
             f"{recording.body_bytes[i]}"
         )
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text("\n".join(lines) + "\n", encoding="ascii")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    replace_file(path, "\n".join(lines) + "\n")
 
 
 def summary(recording: Recording) -> str:

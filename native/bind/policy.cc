@@ -106,7 +106,7 @@ void bind_class(py::module_& module) {
            "weight is 2^(2a). Raises ValueError for another shape or dtype and for NaN or infinity; the "
            "state is\n"
            "then as it was.")
-      .def("infer_ns", &infer_ns, py::arg("calls") = 10000, py::call_guard<py::gil_scoped_release>(),
+      .def("infer_ns", &infer_ns, py::arg("calls") = 10000,
            "Mean wall time of one inference [ns] over `calls` steps of agent 0, whose state advances.")
       .def(
           "__copy__", [](const PolicyHandle& self) { return PolicyHandle(self); },

@@ -116,10 +116,11 @@ class StudyOptions:
         )
 
 
-def study_manifest(study: Study) -> dict[str, Any]:
+def study_manifest(name: str, command: StudyOptions, study: Study) -> dict[str, Any]:
     """What it takes to repeat a study."""
     members = {member.name: member.source for contender in study.contenders for member in contender.members}
-    return results.manifest(study.scenarios, members, study.seeds, convention=study.convention)
+    line = results.command_line(name, command)
+    return results.manifest(line, study.scenarios, members, study.seeds, convention=study.convention)
 
 
 @contextmanager

@@ -26,16 +26,18 @@ class Compare(common.StudyOptions):
     """Compare policies with tuned SED and the oracle, and write a report.
 
     tuned-sed and oracle always take part; without --policy, ecmp, wcmp, lsq, sed, hlb and gsq too. The report
-    is a directory: report.html (self-contained), the figures as PNG, records.json, rows.csv, summary.json and
-    manifest.json.
+    is a directory: report.html (self-contained), the figures as PNG, records.json, rows.csv, summary.json,
+    marl_eval.json (for the tools of that name) and manifest.json.
     """
 
     learning: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_DIR"), tyro.conf.UseAppendAction] = ()
     """Show the learning curve of this run too; run directories given as --policy show theirs anyway."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "report"
     """Directory of the report; made if missing, files of an earlier report in it are replaced."""
-    loads: tuple[float, ...] = ()
-    """Offered loads at which the tail is measured; 0.5 to 0.95 if none is given."""
+    loads: Annotated[
+        tuple[float, ...], tyro.conf.arg(name="load", metavar="RHO"), tyro.conf.UseAppendAction
+    ] = ()
+    """Offered load at which the tail is measured; repeat for more. Without any: 0.5 to 0.95."""
 
     def run(self) -> int:
         """Compare, write the report, print the summary and where the report is."""
@@ -70,7 +72,7 @@ class Compare(common.StudyOptions):
             rows=rows,
             lines=comparison.summarise(rows),
             reference=REFERENCE,
-            manifest=common.study_manifest(study),
+            manifest=common.study_manifest("compare", self, study),
             details=details,
             groups={scenario.name: weight_groups(scenario) for scenario in study.scenarios},
             curves=curves,

@@ -36,7 +36,7 @@ class Evaluate(common.StudyOptions):
             results.write_records("--json", json_file, rows)
         if table_file is not None:
             results.write_table("--table", table_file, rows)
-            manifest = common.study_manifest(study)
+            manifest = common.study_manifest("evaluate", self, study)
             results.write_json("--table", table_file.with_suffix(".manifest.json"), manifest)
         if not self.quiet:
             common.print_table(*comparison.table(comparison.summarise(rows)))

@@ -26,8 +26,8 @@ class Tune:
     """The rule whose weights are searched: wcmp, sed or sed2."""
     overrides: common.Overrides = ()
     """Change a value of the scenario."""
-    episodes: int = 200
-    """Training episodes on which every candidate is judged."""
+    episodes: int | None = None
+    """Training episodes on which every candidate is judged; by default 300,000 flows, 16 to 200 episodes."""
     seed: int = 0
     """Training seed: which episodes those are."""
     out: common.OutputDirectory = None
@@ -58,7 +58,9 @@ class Tune:
             )
         results.make_directory("--out", directory)
         path = rules.tuned_file(directory, scenario.name, self.rule)
-        results.write_json("--out", path, found.to_dict() | {"versions": results.versions()})
+        results.write_json(
+            "--out", path, found.to_dict() | results.provenance(results.command_line("tune", self))
+        )
         if not self.quiet:
             _print(found, path)
         return 0

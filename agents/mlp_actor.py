@@ -1,0 +1,26 @@
+"""The feed-forward actor: the same rows and heads as GruActor, two hidden layers, no memory of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from steelyard.agents.gru_actor import ActorOutput, action_head, input_size
+
+
+class MlpActor(nn.Module):
+    """Gaussian (tanh-squashed) or three-way categorical weights for each of N servers."""
+
+    def __init__(self, num_servers: int, *, input_mode: str, hidden: int, discrete: bool) -> None:
+        super().__init__()
+        self.num_servers, self.discrete, self.input_mode = num_servers, discrete, input_mode
+        inputs, self.rows = input_size(num_servers, input_mode)
+        self.layers = nn.ModuleList([nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)])
+        self.outputs = 3 if discrete else 2
+        self.head = action_head(hidden, num_servers // self.rows, discrete)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Head (..., N, 2) of mean and log std, or (..., N, 3) of logits, from rows (..., R, inputs)."""
+        for layer in self.layers:
+            rows = torch.relu(layer(rows))
+        return self.head(rows).flatten(-2).unflatten(-1, (self.num_servers, self.outputs))

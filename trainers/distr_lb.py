@@ -1,0 +1,336 @@
+"""Distr-LB: one independent soft actor-critic with a recurrent actor per load balancer.
+
+Every agent has its own actor, twin critics, temperature, replay, optimisers and normaliser; nothing is shared
+and nothing is sent (Yao et al., "Multi-Agent Reinforcement Learning for Network Load Balancing in Data Center",
+2022; Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018; Christodoulou, "Soft Actor-Critic
+for Discrete Action Settings", 2019). This file tells the whole algorithm; `session.py` runs, logs and saves it.
+
+Choices that decide whether it learns, with the reasons as measured on cluster-a-cpu:
+
+- *Reward*: -log of the variance over servers of the *true remaining time*, the quantity that the paper's game
+  is defined on; a simulator knows it. It is used in training alone: what the policy sees is only what a
+  balancer measures. Measured flow durations answer an action after seconds and at first in the wrong
+  direction: a server that is sent more flows counts more young ones.
+- *Shaping*: r'_t = r_t + k (gamma r_t - r_{t-1}), potential-based (Ng, Harada, Russell 1999), so it changes no
+  policy's rank. It takes out of the return the backlog that was there before the action.
+- *gamma* .5: one action is worth half a second; what it does to the backlogs shows at once.
+- *Critics* see a - mean(a): scaling all weights changes no decision, and noise along that direction would
+  drive all weights into the end of their range. They are feed-forward on the observation: its reservoirs
+  already hold ten seconds of history.
+- *Averaged policy*: what is exported is the exponential average of the actor's parameters (Polyak 1990); noise
+  in the weights costs more than a small bias.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from steelyard import native
+from steelyard.agents import export
+from steelyard.agents.critics import TwinCritic
+from steelyard.agents.gru_actor import LOG_STD_MAX, LOG_STD_MIN, GruActor
+from steelyard.agents.normaliser import Normaliser
+from steelyard.envs.batch import LoadBalanceBatch
+from steelyard.envs.errors import UserError
+from steelyard.envs.scenario import Scenario
+from steelyard.trainers import checkpoint
+from steelyard.trainers.replay import SequenceReplay
+
+
+@dataclass(frozen=True)
+class DistrLb:
+    """Hyper-parameters; `--set algo.NAME=VALUE` changes one. Defaults are what was found to learn best."""
+
+    input: str = "per_server"
+    """`per_server`: one network on each server's row, whatever the pool's order; `flat`: one on everything."""
+    discrete: bool = False
+    """Weights {1, 1.5, 2} by one categorical head per server instead of continuous ones."""
+    reward: str = "log_vbf"
+    """Kind of reward; empty: the scenario's."""
+    measure: str = "true"
+    """Which loads the reward is over: true, durations or own; empty: the scenario's."""
+    num_envs: int = 8
+    """Episodes played side by side; learning happens between such rounds."""
+    updates_per_episode: float = 4.0
+    """Gradient steps per agent for every episode played."""
+    batch_size: int = 24
+    """Chunks per gradient step."""
+    chunk: int = 12
+    """Steps per chunk, burn-in included."""
+    burn_in: int = 4
+    """First steps of a chunk that only renew the recurrent state."""
+    replay_episodes: int = 3000
+    """Episodes kept per agent."""
+    hidden: int = 32
+    """Units of the actor's layers."""
+    critic_hidden: int = 32
+    """Units of the critics' layers."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor (Adam)."""
+    critic_lr: float = 1e-3
+    """Learning rate of the critics (Adam)."""
+    alpha_lr: float = 1e-3
+    """Learning rate of log alpha (Adam)."""
+    alpha: float = 0.002
+    """First temperature, for rewards of unit variance."""
+    target_entropy: float = -1.0
+    """Entropy per server that the temperature is tuned to (-|A| in all: Table 9); for discrete heads a share of
+    log 3, if it is positive."""
+    gamma: float = 0.5
+    """Discount per step."""
+    shaping: float = 1.2
+    """k of the shaping by the last reward; 0 turns it off."""
+    tau: float = 0.01
+    """Share of the critics that moves into their targets at a gradient step."""
+    average: float = 0.997
+    """Memory of the averaged actor, per gradient step."""
+    clip: float = 5.0
+    """Normalised observations are limited to +-clip."""
+    grad_clip: float = 1.0
+    """Largest norm of the actor's gradient; ten times that for the critics."""
+
+    def check(self, steps: int) -> None:
+        """UserError for values that make no sense with episodes of `steps` steps."""
+        for name in ("num_envs", "batch_size", "hidden", "critic_hidden", "replay_episodes"):
+            _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in ("actor_lr", "critic_lr", "alpha_lr", "alpha", "clip", "grad_clip", "updates_per_episode"):
+            _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a number above 0")
+        for name in ("gamma", "tau", "average"):
+            _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        _require("input", self.input, self.input in ("flat", "per_server"), "flat or per_server")
+        _require("chunk", self.chunk, 2 <= self.chunk <= steps, f"2 to {steps}, the steps of an episode")
+        _require("burn_in", self.burn_in, 0 <= self.burn_in < self.chunk, f"0 to {self.chunk - 1}, below chunk")
+
+
+def _require(name: str, value: object, allowed: bool, text: str) -> None:
+    if not allowed:
+        raise UserError(f"algo.{name} = {value!r}: must be {text}")
+
+
+class RewardScale:
+    """Running mean and variance of one agent's reward, so that alpha means the same in every scenario."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.variance = 0.0, 0.0, 1.0
+
+    def update(self, reward: torch.Tensor) -> None:
+        """Add rewards of any shape."""
+        new, count = reward.double(), float(reward.numel())
+        total, delta = self.count + count, float(new.mean()) - self.mean
+        spread = self.variance * self.count + float(new.var(correction=0)) * count
+        self.variance = (spread + delta**2 * self.count * count / total) / total
+        self.mean += delta * count / total
+        self.count = total
+
+    def __call__(self, reward: torch.Tensor) -> torch.Tensor:
+        return (reward - self.mean) / math.sqrt(max(self.variance, 1e-12))
+
+
+class Agent:
+    """One load balancer's learner; nothing in it knows of the others."""
+
+    def __init__(self, config: DistrLb, num_servers: int, steps: int, seed: int) -> None:
+        self.config, self.num_servers = config, num_servers
+        self.generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.actor = GruActor(
+                num_servers, input_mode=config.input, hidden=config.hidden, discrete=config.discrete
+            )
+            self.critic = TwinCritic(
+                num_servers, input_mode=config.input, features=0, hidden=config.critic_hidden, discrete=config.discrete
+            )
+        self.target, self.averaged = copy.deepcopy(self.critic), copy.deepcopy(self.actor)
+        self.log_alpha = torch.tensor(math.log(config.alpha), requires_grad=True)
+        self.optimisers = {
+            "actor": torch.optim.Adam(self.actor.parameters(), lr=config.actor_lr, fused=True),
+            "critic": torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr, fused=True),
+            "alpha": torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, fused=True),
+        }
+        self.normaliser, self.scale = Normaliser(num_servers), RewardScale()
+        stride = max(config.burn_in, 1)
+        self.replay = SequenceReplay(config.replay_episodes, steps, config.chunk, stride, self.generator)
+        self._take_statistics()
+
+    def _take_statistics(self) -> None:
+        mean, inverse = self.normaliser.vectors()
+        self._mean, self._inverse = torch.from_numpy(mean), torch.from_numpy(inverse)
+
+    def normalised(self, obs: torch.Tensor) -> torch.Tensor:
+        """(obs - mean) / std, limited, exactly as the exported policy does it."""
+        return ((obs - self._mean) * self._inverse).clamp(-self.config.clip, self.config.clip)
+
+    @torch.no_grad()
+    def act(self, obs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sampled actions (B, N), in [-1, 1] or choice indices, and the next state, from obs (B, obs_dim)."""
+        output = self.actor(self.normalised(obs).unsqueeze(0), state)
+        head = output.head[0]
+        if self.config.discrete:
+            chance = head.softmax(-1).flatten(0, 1)
+            return torch.multinomial(chance, 1, generator=self.generator).view(head.shape[:-1]), output.state
+        return self._sample(head)[0], output.state
+
+    def remember(self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, state: torch.Tensor) -> None:
+        """Store episodes (shapes in SequenceReplay.add) and take their statistics into the normalisers."""
+        self.normaliser.update(obs.numpy())
+        self._take_statistics()
+        self.scale.update(reward)
+        self.replay.add(obs, action, reward, state)
+
+    def _sample(self, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reparametrised action (..., N) and its log density (...) under the tanh-squashed Gaussian."""
+        mean, log_std = head[..., 0], head[..., 1].clamp(LOG_STD_MIN, LOG_STD_MAX)
+        noise = torch.randn(mean.shape, generator=self.generator)
+        raw = mean + log_std.exp() * noise
+        log_normal = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)
+        log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # log(1 - tanh^2), stable
+        return torch.tanh(raw), (log_normal - log_slope).sum(-1)
+
+    def update(self) -> dict[str, float]:
+        """One gradient step of critics, actor and temperature on a batch of chunks; what to log."""
+        config, burn_in = self.config, self.config.burn_in
+        obs, action, reward, state = self.replay.sample(config.batch_size)
+        obs, reward = self.normalised(obs), self._shaped(reward)[burn_in:]
+        with torch.no_grad():
+            state = self.actor(obs[:burn_in], state).state if burn_in else state
+        obs, action = obs[burn_in:], action[burn_in:]
+        choose = self._discrete if config.discrete else self._continuous
+        critic_loss, actor_loss, entropy, value = choose(obs, action, reward, self.actor(obs, state).head)
+        self._descend("critic", critic_loss, self.critic.parameters())
+        self._descend("actor", actor_loss(), self.actor.parameters())
+        self._descend("alpha", self.log_alpha * (entropy - self.entropy_goal), [self.log_alpha])
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.target.parameters()), list(self.critic.parameters()), config.tau)
+            averaged, actor = list(self.averaged.parameters()), list(self.actor.parameters())
+            torch._foreach_lerp_(averaged, actor, 1 - config.average)
+        alpha = float(self.log_alpha.detach().exp())
+        found = {"critic_loss": float(critic_loss), "entropy": float(entropy), "alpha": alpha, "q": float(value)}
+        if not all(math.isfinite(number) for number in found.values()):
+            raise UserError(f"training: loss is not finite ({found}); the last checkpoint is kept")
+        return found
+
+    def _shaped(self, reward: torch.Tensor) -> torch.Tensor:
+        """(L+1, B) rewards, the first one from the step before the chunk -> (L, B) scaled and shaped."""
+        scaled, k = self.scale(reward), self.config.shaping
+        return scaled[1:] + k * (self.config.gamma * scaled[1:] - scaled[:-1])
+
+    def _continuous(
+        self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, head: torch.Tensor
+    ) -> tuple[torch.Tensor, Callable[[], torch.Tensor], torch.Tensor, torch.Tensor]:
+        """Critic loss, actor loss (for after the critics' step), entropy, mean Q; obs and head (L+1, B, ..)."""
+        alpha = self.log_alpha.detach().exp()
+        fresh, log_density = self._sample(head)
+        with torch.no_grad():  # no `terminated` here: an episode only ever is truncated, so the tail counts
+            tail = torch.minimum(*self.target(obs[1:], fresh[1:])) - alpha * log_density[1:]
+            goal = reward + self.config.gamma * tail
+        first, second = self.critic(obs[:-1], action)
+        loss = F.mse_loss(first, goal) + F.mse_loss(second, goal)
+
+        def actor_loss() -> torch.Tensor:
+            return (alpha * log_density - torch.minimum(*self.critic(obs, fresh))).mean()
+
+        return loss, actor_loss, -log_density.detach().mean(), first.detach().mean()
+
+    def _discrete(
+        self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, head: torch.Tensor
+    ) -> tuple[torch.Tensor, Callable[[], torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The same with Q = mean over servers of q_j(obs, choice_j), so that expectations over the independent
+        heads are exact sums (the critics give (.., N, 3)).
+        """
+        alpha = self.log_alpha.detach().exp()
+        log_chance = head.log_softmax(-1)
+        chance = log_chance.exp()
+        entropy = -(chance * log_chance).sum((-1, -2))
+
+        def expected(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            return (weights * values).sum(-1).mean(-1)
+
+        with torch.no_grad():
+            one, two = (expected(values, chance[1:]) for values in self.target(obs[1:], None))
+            goal = reward + self.config.gamma * (torch.minimum(one, two) + alpha * entropy[1:])
+        index = action.long().unsqueeze(-1)
+        first, second = (q.gather(-1, index).squeeze(-1).mean(-1) for q in self.critic(obs[:-1], None))
+        loss = F.mse_loss(first, goal) + F.mse_loss(second, goal)
+
+        def actor_loss() -> torch.Tensor:
+            with torch.no_grad():
+                values = torch.minimum(*self.critic(obs, None))
+            return -(expected(values, chance) + alpha * entropy).mean()
+
+        return loss, actor_loss, entropy.detach().mean(), first.detach().mean()
+
+    @property
+    def entropy_goal(self) -> float:
+        """Entropy of all heads together that the temperature is tuned to."""
+        share = math.log(3) if self.config.discrete else 1.0
+        return self.config.target_entropy * share * self.num_servers
+
+    def _descend(self, name: str, loss: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
+        parameters, optimiser = list(parameters), self.optimisers[name]
+        gradients = torch.autograd.grad(loss, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        nn.utils.clip_grad_norm_(parameters, self.config.grad_clip * (10 if name == "critic" else 1))
+        optimiser.step()
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest of the training depends on."""
+        nets = {name: getattr(self, name).state_dict() for name in _NETS}
+        optimisers = {name: checkpoint.optimiser_state(each) for name, each in self.optimisers.items()}
+        return {
+            **nets,
+            "optimisers": optimisers,
+            "log_alpha": self.log_alpha,
+            "normaliser": self.normaliser.state(),
+            "scale": vars(self.scale),
+            "replay": self.replay.state(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        for name in _NETS:
+            getattr(self, name).load_state_dict(state[name])
+        for name, optimiser in self.optimisers.items():
+            checkpoint.load_optimiser(optimiser, state["optimisers"][name])
+        with torch.no_grad():
+            self.log_alpha.copy_(state["log_alpha"])
+        self.normaliser.load({name: array.numpy() for name, array in state["normaliser"].items()})
+        vars(self.scale).update(state["scale"])
+        self.replay.load(state["replay"])
+        self.generator.set_state(state["generator"])
+        self._take_statistics()
+
+
+class DistrLbTrainer:
+    """All agents on one scenario; a round is `num_envs` episodes played side by side, then learning."""
+
+    def __init__(self, config: DistrLb, scenario: Scenario, seed: int) -> None:
+        self.config, self.scenario, self.seed = config, scenario, seed
+        self.steps = scenario.num_steps
+        config.check(self.steps)
+        seeds = np.random.SeedSequence(seed).generate_state(scenario.num_agents, np.uint64)
+        self.agents = [Agent(config, scenario.num_servers, self.steps, int(s >> 1)) for s in seeds]
+        self.episodes = 0
+
+    def round(self, episodes: int) -> Round:
+        """Play `episodes` at once, learn from them; the records."""
+        seeds = [native.train_seed(self.seed, self.episodes + index) for index in range(episodes)]
+        played = self.play(seeds)
+        self.episodes += episodes
+        steps = max(1, round(self.config.updates_per_episode * episodes))
+        with ThreadPoolExecutor(len(self.agents)) as pool:  # agents are independent: any order, same result
+            found = list(pool.map(lambda agent: _mean_of(agent.update() for _ in range(steps)), self.agents))
+        played.learning.update({f"{key}_{i}": v for i, part in enumerate(found) for key, v in part.items()})
+        return played
