@@ -13,7 +13,9 @@ from steelyard.agents.layout import ROW_DIM, observation_dim, server_rows
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    )
 
 
 def _relative(action: torch.Tensor) -> torch.Tensor:

@@ -58,7 +58,12 @@ def _dense(layer: nn.Linear, activation: str) -> dict[str, Any]:
 
 
 def _gru(layer: nn.GRU) -> dict[str, Any]:
-    names = {"weight_ih": "weight_ih_l0", "weight_hh": "weight_hh_l0", "bias_ih": "bias_ih_l0", "bias_hh": "bias_hh_l0"}
+    names = {
+        "weight_ih": "weight_ih_l0",
+        "weight_hh": "weight_hh_l0",
+        "bias_ih": "bias_ih_l0",
+        "bias_hh": "bias_hh_l0",
+    }
     return {"kind": "gru"} | {key: _numpy(getattr(layer, name)) for key, name in names.items()}
 
 

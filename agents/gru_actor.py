@@ -51,7 +51,12 @@ class GruActor(nn.Module):
 
     def __init__(self, num_servers: int, *, input_mode: str, hidden: int, discrete: bool) -> None:
         super().__init__()
-        self.num_servers, self.hidden, self.discrete, self.input_mode = num_servers, hidden, discrete, input_mode
+        self.num_servers, self.hidden, self.discrete, self.input_mode = (
+            num_servers,
+            hidden,
+            discrete,
+            input_mode,
+        )
         inputs, self.rows = input_size(num_servers, input_mode)
         self.outputs = 3 if discrete else 2
         self.encoder = nn.Linear(inputs, hidden)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from steelyard.agents.gru_actor import ActorOutput, action_head, input_size
+from steelyard.agents.gru_actor import action_head, input_size
+from steelyard.agents.layout import server_rows
 
 
 class MlpActor(nn.Module):
@@ -19,8 +20,10 @@ class MlpActor(nn.Module):
         self.outputs = 3 if discrete else 2
         self.head = action_head(hidden, num_servers // self.rows, discrete)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Head (..., N, 2) of mean and log std, or (..., N, 3) of logits, from rows (..., R, inputs)."""
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Head (..., N, 2) of mean and log std, or (..., N, 3) of logits, from obs (..., obs_dim) normalised."""
+        per_server = self.input_mode == "per_server"
+        hidden = server_rows(obs, self.num_servers) if per_server else obs.unsqueeze(-2)
         for layer in self.layers:
-            rows = torch.relu(layer(rows))
-        return self.head(rows).flatten(-2).unflatten(-1, (self.num_servers, self.outputs))
+            hidden = torch.relu(layer(hidden))
+        return self.head(hidden).flatten(-2).unflatten(-1, (self.num_servers, self.outputs))

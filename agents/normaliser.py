@@ -31,7 +31,10 @@ class Normaliser:
         split = FEATURES_PER_SERVER * self.num_servers
         per_server = flat[:, :split].reshape(-1, FEATURES_PER_SERVER)
         arrival = flat[:, split : split + INTER_ARRIVAL_FEATURES]
-        for part, rows in ((slice(0, FEATURES_PER_SERVER), per_server), (slice(FEATURES_PER_SERVER, None), arrival)):
+        for part, rows in (
+            (slice(0, FEATURES_PER_SERVER), per_server),
+            (slice(FEATURES_PER_SERVER, None), arrival),
+        ):
             count, mean = len(rows), rows.mean(axis=0)
             delta, total = mean - self.mean[part], self.count[part] + count
             self.m2[part] += ((rows - mean) ** 2).sum(axis=0) + delta**2 * self.count[part] * count / total
@@ -59,4 +62,6 @@ class Normaliser:
 
     def load(self, state: dict[str, NDArray[np.float64]]) -> None:
         """Take over the arrays of `state()`."""
-        self.count, self.mean, self.m2 = (np.array(state[key], dtype=np.float64) for key in ("count", "mean", "m2"))
+        self.count, self.mean, self.m2 = (
+            np.array(state[key], dtype=np.float64) for key in ("count", "mean", "m2")
+        )

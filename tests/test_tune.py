@@ -47,11 +47,11 @@ def test_like_servers_share_a_weight():
     assert tune.weight_groups(Scenario.load("cluster-a-cpu")) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_an_event_on_some_servers_tells_them_apart():
-    scenario = Scenario.load("cluster-a-cpu")
-    tree = scenario.to_dict()
+def test_weights_know_hardware_but_not_the_future():
+    tree = Scenario.load("cluster-a-cpu").to_dict()
     tree["events"] = [{"kind": "speed", "t_s": 20, "value": 0.5, "targets": [1, 2]}]
-    assert tune.weight_groups(Scenario.from_dict(tree)) == [[0, 3], [1, 2], [4, 5, 6, 7]]
+    tree["pool"]["servers"] = [{"workers": 4}, {"workers": 4, "speed": 2.0}, {"workers": 4, "count": 2}]
+    assert tune.weight_groups(Scenario.from_dict(tree)) == [[0, 2, 3], [1]]
 
 
 def test_tuning_is_on_training_seeds_and_never_worse(monkeypatch):

@@ -145,3 +145,11 @@ def mmpp_dispersion(rates: tuple[float, float], stays_s: tuple[float, float], wi
     q = q0 + q1
     decay = 1 - (1 - math.exp(-q * window_s)) / (q * window_s)
     return 1 + 2 * q0 * q1 * (rates[0] - rates[1]) ** 2 / (q**2 * (rates[0] * q1 + rates[1] * q0)) * decay
+
+
+def erlang_b(servers: int, offered: float) -> float:
+    """Share of customers that M/G/c/c loses, whatever the distribution of service times (Asmussen Sec. III.3)."""
+    blocked = 1.0
+    for k in range(1, servers + 1):
+        blocked = offered * blocked / (k + offered * blocked)
+    return blocked

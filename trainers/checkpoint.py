@@ -73,7 +73,10 @@ def load(directory: Path) -> Any:
 
 def _split(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(node, dict):
-        return {str(key): _split(value, f"{path}.{key}" if path else str(key), arrays) for key, value in node.items()}
+        return {
+            str(key): _split(value, f"{path}.{key}" if path else str(key), arrays)
+            for key, value in node.items()
+        }
     if isinstance(node, (list, tuple)):
         return [_split(value, f"{path}.{index}", arrays) for index, value in enumerate(node)]
     if isinstance(node, torch.Tensor):

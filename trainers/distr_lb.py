@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -40,12 +40,14 @@ from steelyard import native
 from steelyard.agents import export
 from steelyard.agents.critics import TwinCritic
 from steelyard.agents.gru_actor import LOG_STD_MAX, LOG_STD_MIN, GruActor
+from steelyard.agents.layout import DISCRETE_ACTIONS
 from steelyard.agents.normaliser import Normaliser
 from steelyard.envs.batch import LoadBalanceBatch
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint
 from steelyard.trainers.replay import SequenceReplay
+from steelyard.trainers.rounds import Round, check_finite, mean_of, require
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class DistrLb:
     """Steps per chunk, burn-in included."""
     burn_in: int = 4
     """First steps of a chunk that only renew the recurrent state."""
+    critic: str = "set"
+    """`set`: one network shared by all servers, told which is which; `flat`: one on everything."""
     replay_episodes: int = 3000
     """Episodes kept per agent."""
     hidden: int = 32
@@ -103,19 +107,27 @@ class DistrLb:
     def check(self, steps: int) -> None:
         """UserError for values that make no sense with episodes of `steps` steps."""
         for name in ("num_envs", "batch_size", "hidden", "critic_hidden", "replay_episodes"):
-            _require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in ("actor_lr", "critic_lr", "alpha_lr", "alpha", "clip", "grad_clip", "updates_per_episode"):
-            _require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a number above 0")
+            require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in (
+            "actor_lr",
+            "critic_lr",
+            "alpha_lr",
+            "alpha",
+            "clip",
+            "grad_clip",
+            "updates_per_episode",
+        ):
+            require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a number above 0")
         for name in ("gamma", "tau", "average"):
-            _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1")
-        _require("input", self.input, self.input in ("flat", "per_server"), "flat or per_server")
-        _require("chunk", self.chunk, 2 <= self.chunk <= steps, f"2 to {steps}, the steps of an episode")
-        _require("burn_in", self.burn_in, 0 <= self.burn_in < self.chunk, f"0 to {self.chunk - 1}, below chunk")
+            require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        require("input", self.input, self.input in ("flat", "per_server"), "flat or per_server")
+        require("chunk", self.chunk, 2 <= self.chunk <= steps, f"2 to {steps}, the steps of an episode")
+        require(
+            "burn_in", self.burn_in, 0 <= self.burn_in < self.chunk, f"0 to {self.chunk - 1}, below chunk"
+        )
 
 
-def _require(name: str, value: object, allowed: bool, text: str) -> None:
-    if not allowed:
-        raise UserError(f"algo.{name} = {value!r}: must be {text}")
+_NETS = ("actor", "critic", "target", "averaged")
 
 
 class RewardScale:
@@ -149,7 +161,7 @@ class Agent:
                 num_servers, input_mode=config.input, hidden=config.hidden, discrete=config.discrete
             )
             self.critic = TwinCritic(
-                num_servers, input_mode=config.input, features=0, hidden=config.critic_hidden, discrete=config.discrete
+                num_servers, kind=config.critic, hidden=config.critic_hidden, discrete=config.discrete
             )
         self.target, self.averaged = copy.deepcopy(self.critic), copy.deepcopy(self.actor)
         self.log_alpha = torch.tensor(math.log(config.alpha), requires_grad=True)
@@ -160,7 +172,9 @@ class Agent:
         }
         self.normaliser, self.scale = Normaliser(num_servers), RewardScale()
         stride = max(config.burn_in, 1)
-        self.replay = SequenceReplay(config.replay_episodes, steps, config.chunk, stride, self.generator)
+        self.replay = SequenceReplay(
+            config.replay_episodes, steps, config.chunk, stride, config.batch_size, self.generator
+        )
         self._take_statistics()
 
     def _take_statistics(self) -> None:
@@ -181,7 +195,9 @@ class Agent:
             return torch.multinomial(chance, 1, generator=self.generator).view(head.shape[:-1]), output.state
         return self._sample(head)[0], output.state
 
-    def remember(self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, state: torch.Tensor) -> None:
+    def remember(
+        self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, state: torch.Tensor
+    ) -> None:
         """Store episodes (shapes in SequenceReplay.add) and take their statistics into the normalisers."""
         self.normaliser.update(obs.numpy())
         self._take_statistics()
@@ -200,7 +216,7 @@ class Agent:
     def update(self) -> dict[str, float]:
         """One gradient step of critics, actor and temperature on a batch of chunks; what to log."""
         config, burn_in = self.config, self.config.burn_in
-        obs, action, reward, state = self.replay.sample(config.batch_size)
+        obs, action, reward, state = self.replay.sample()
         obs, reward = self.normalised(obs), self._shaped(reward)[burn_in:]
         with torch.no_grad():
             state = self.actor(obs[:burn_in], state).state if burn_in else state
@@ -214,8 +230,13 @@ class Agent:
             torch._foreach_lerp_(list(self.target.parameters()), list(self.critic.parameters()), config.tau)
             averaged, actor = list(self.averaged.parameters()), list(self.actor.parameters())
             torch._foreach_lerp_(averaged, actor, 1 - config.average)
-        alpha = float(self.log_alpha.detach().exp())
-        found = {"critic_loss": float(critic_loss), "entropy": float(entropy), "alpha": alpha, "q": float(value)}
+        alpha = self.log_alpha.exp().item()
+        found = {
+            "critic_loss": critic_loss.item(),
+            "entropy": entropy.item(),
+            "alpha": alpha,
+            "q": value.item(),
+        }
         if not all(math.isfinite(number) for number in found.values()):
             raise UserError(f"training: loss is not finite ({found}); the last checkpoint is kept")
         return found
@@ -316,13 +337,54 @@ class Agent:
 class DistrLbTrainer:
     """All agents on one scenario; a round is `num_envs` episodes played side by side, then learning."""
 
-    def __init__(self, config: DistrLb, scenario: Scenario, seed: int) -> None:
-        self.config, self.scenario, self.seed = config, scenario, seed
-        self.steps = scenario.num_steps
+    def __init__(self, config: DistrLb, scenario: Scenario, seed: int, threads: int = 1) -> None:
+        self.config, self.scenario, self.seed, self.threads = config, scenario, seed, threads
+        torch.set_num_threads(1)  # the matrices are small; agents, not operations, run side by side
+        self.steps = round(scenario.episode.horizon_s / scenario.control.step_s)
         config.check(self.steps)
         seeds = np.random.SeedSequence(seed).generate_state(scenario.num_agents, np.uint64)
         self.agents = [Agent(config, scenario.num_servers, self.steps, int(s >> 1)) for s in seeds]
         self.episodes = 0
+
+    def play(self, seeds: Sequence[int]) -> Round:
+        """One episode per seed with sampled actions, remembered by every agent; the records."""
+        config, count = self.config, len(seeds)
+        batch = LoadBalanceBatch(
+            self.scenario,
+            count,
+            reward=config.reward or None,
+            measure=config.measure or None,
+            discrete=config.discrete,
+            autoreset=False,
+        )
+        obs = torch.from_numpy(batch.reset(seeds=seeds).copy())
+        states = [agent.averaged.initial_state(count) for agent in self.agents]
+        tape: dict[str, list[torch.Tensor]] = {"obs": [obs], "action": [], "reward": []}
+        before: list[list[torch.Tensor]] = [[] for _ in self.agents]
+        for _ in range(self.steps):
+            actions = []
+            for index, agent in enumerate(self.agents):
+                before[index].append(states[index])
+                action, states[index] = agent.act(obs[:, index], states[index])
+                actions.append(action)
+            tape["action"].append(torch.stack(actions, 1))
+            seen, reward, _ = batch.step(tape["action"][-1].numpy())
+            obs = torch.from_numpy(seen.copy())
+            tape["obs"].append(obs)
+            tape["reward"].append(torch.from_numpy(reward.copy()))
+        joint = {name: torch.stack(parts, 1) for name, parts in tape.items()}  # (B, T or T+1, M, ..)
+        check_finite(joint)
+        for index, agent in enumerate(self.agents):
+            mine = [joint[name][:, :, index].contiguous() for name in ("obs", "action", "reward")]
+            agent.remember(*mine, torch.stack(before[index], 1))
+        return Round(
+            seeds, batch.episode_stats(), joint["reward"].sum(1).numpy(), self._mean_weights(joint["action"])
+        )
+
+    def _mean_weights(self, action: torch.Tensor) -> NDArray[np.float32]:
+        """(B, N) geometric mean over steps and agents of the weights 2^(2 a)."""
+        value = torch.tensor(DISCRETE_ACTIONS)[action] if self.config.discrete else action
+        return torch.exp2(2 * value.mean((1, 2))).numpy()
 
     def round(self, episodes: int) -> Round:
         """Play `episodes` at once, learn from them; the records."""
@@ -330,7 +392,22 @@ class DistrLbTrainer:
         played = self.play(seeds)
         self.episodes += episodes
         steps = max(1, round(self.config.updates_per_episode * episodes))
-        with ThreadPoolExecutor(len(self.agents)) as pool:  # agents are independent: any order, same result
-            found = list(pool.map(lambda agent: _mean_of(agent.update() for _ in range(steps)), self.agents))
+        with ThreadPoolExecutor(self.threads) as pool:  # agents are independent: any order, same result
+            found = list(pool.map(lambda agent: mean_of([agent.update() for _ in range(steps)]), self.agents))
         played.learning.update({f"{key}_{i}": v for i, part in enumerate(found) for key, v in part.items()})
         return played
+
+    def policy(self) -> bytes:
+        """The policy file of the averaged actors, which act by their mean or likeliest choice."""
+        actors, normalisers = ([getattr(a, n) for a in self.agents] for n in ("averaged", "normaliser"))
+        return export.policy_bytes(actors, normalisers, self.config.clip)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint between rounds."""
+        return {"episodes": self.episodes, "agents": [agent.state() for agent in self.agents]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.episodes = state["episodes"]
+        for agent, mine in zip(self.agents, state["agents"], strict=True):
+            agent.load(mine)

@@ -19,14 +19,15 @@ class SequenceReplay:
     """Ring of `capacity` episodes of `steps` steps; every draw comes from `generator`."""
 
     def __init__(
-        self, capacity: int, steps: int, length: int, stride: int, generator: torch.Generator
+        self, capacity: int, steps: int, length: int, stride: int, batch: int, generator: torch.Generator
     ) -> None:
         if not 0 < length <= steps:
             raise ValueError(f"chunk length is {length}; allowed: 1..{steps}, the steps of an episode")
-        self.steps, self.length, self.stride, self.generator = steps, length, stride, generator
+        self.steps, self.length, self.stride, self.batch = steps, length, stride, batch
+        self.generator = generator
         self.starts = torch.arange(0, steps - length + 1, stride)
         self.buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(capacity), sampler=RandomSampler(), batch_size=1
+            storage=LazyTensorStorage(capacity), sampler=RandomSampler(), batch_size=batch
         )
         self.buffer.set_rng(generator)
 
@@ -43,14 +44,21 @@ class SequenceReplay:
         episodes = {"obs": obs, "action": action, "reward": reward, "state": kept}
         self.buffer.extend(TensorDict(episodes, batch_size=[len(obs)]))
 
-    def sample(self, batch: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """obs (L+1, batch, obs_dim), action (L, batch, N), reward (L, batch), state (batch, R, H) at the first step."""
-        episodes = self.buffer.sample(batch)
-        pick = torch.randint(len(self.starts), (batch,), generator=self.generator)
+    def sample(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """obs (L+1, batch, obs_dim), action (L, batch, N), reward (L+1, batch), state (batch, R, H) at the first step.
+
+        reward[t+1] follows action[t]; reward[0] is of the step before the chunk (an episode's first step has none
+        before it and counts its own twice).
+        """
+        episodes = self.buffer.sample()
+        pick = torch.randint(len(self.starts), (self.batch,), generator=self.generator)
         time = self.starts[pick].unsqueeze(0) + torch.arange(self.length + 1).unsqueeze(1)  # (L+1, batch)
-        which = torch.arange(batch)
+        which = torch.arange(self.batch)
         obs = episodes["obs"][which, time]
-        action, reward = episodes["action"][which, time[:-1]], episodes["reward"][which, time[:-1]]
+        action, reward = (
+            episodes["action"][which, time[:-1]],
+            episodes["reward"][which, (time - 1).clamp_min(0)],
+        )
         return obs, action, reward, episodes["state"][which, self.starts[pick] // self.stride]
 
     def state(self) -> dict[str, Any]:

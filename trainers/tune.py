@@ -1,8 +1,8 @@
 """Tuned baselines: static weights of a rule found by search on training seeds.
 
-Servers that a static rule cannot tell apart share one weight, and only ratios of weights matter, so the
-search runs over the log2 ratio of every group to the first one: coordinate descent, each line search a scan
-followed by a golden section. Every candidate is judged on the same training episodes (common random numbers).
+Servers of the same hardware share one weight, and only ratios of weights matter, so the search runs over the
+log2 ratio of every group to the first one: coordinate descent, each line search a scan followed by a golden
+section. Every candidate is judged on the same training episodes (common random numbers).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from steelyard import native
 from steelyard.agents import rules
 from steelyard.envs.errors import UserError
-from steelyard.envs.scenario import Scenario
+from steelyard.envs.scenario import Scenario, ServerGroup
 from steelyard.trainers import statistics
 
 Objective = Callable[[tuple[float, ...]], float]
@@ -69,13 +69,10 @@ def scenario_digest(scenario: Scenario) -> str:
 
 
 def weight_groups(scenario: Scenario) -> list[list[int]]:
-    """Servers that a static rule cannot tell apart: same hardware, named by the same events."""
-    events = [event for event in scenario.events if not event.kind.startswith("balancer")]
-    groups: dict[tuple[Any, ...], list[int]] = {}
+    """Servers of the same hardware: nobody knows beforehand which of them an event will hit."""
+    groups: dict[ServerGroup, list[int]] = {}
     for index, server in enumerate(scenario.servers):
-        named_by = tuple(k for k, event in enumerate(events) if index in (event.targets or ()))
-        key = (server.workers, server.speed, server.cpu, server.ps_cap, server.present, named_by)
-        groups.setdefault(key, []).append(index)
+        groups.setdefault(replace(server, count=1), []).append(index)
     return list(groups.values())
 
 

@@ -1,0 +1,150 @@
+"""`steelyard train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from steelyard.envs.errors import UserError, shown, unknown_key
+from steelyard.envs.scenario import Scenario
+from steelyard.trainers import results
+from steelyard.trainers.commands import common
+
+if TYPE_CHECKING:
+    from steelyard.trainers.rounds import Trainer
+
+_HYPER, _REWARD = "algo.", "reward."
+_SEED_END = 2**63
+
+
+@dataclass(kw_only=True)
+class Train:
+    """Train one agent per load balancer and leave the policy in RUN/policy.bin.
+
+    Ctrl-C saves a checkpoint; --resume goes on from it as if nothing had happened. Example:
+    steelyard train --scenario cluster-a-cpu --algo distr-lb --run runs/a --episodes 500 --seed 0
+    """
+
+    scenario: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
+    """A named scenario (see `steelyard scenarios`) or a TOML file."""
+    algo: Literal["distr-lb", "rlb-sac"] = "distr-lb"
+    """distr-lb: independent SAC with recurrent actors; rlb-sac: independent SAC without memory."""
+    directory: Annotated[str, tyro.conf.arg(name="run", metavar="DIR")]
+    """Run directory: config, logs, checkpoint, policy.bin."""
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500
+    """Training episodes in all."""
+    seed: Annotated[int, tyro.conf.arg(metavar="K")] = 0
+    """Seed of the run: episodes, networks, exploration."""
+    resume: common.Quiet = False
+    """Go on from the run's checkpoint; all options but --episodes must be as they were."""
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    """Log to Weights & Biases as well; offline needs no account."""
+    overrides: common.Overrides = ()
+    """Change a value of the scenario (--set pool.balancers=4) or of the algorithm (--set algo.gamma=.9)."""
+    threads: common.Threads = field(default_factory=common.usable_cores)
+    """Threads that learn and evaluate; the result does not depend on them."""
+    quiet: common.Quiet = False
+    """Print nothing but errors."""
+
+    def run(self) -> int:
+        """Train to the end or to Ctrl-C."""
+        if not 1 <= self.episodes <= common.MAX_EPISODES:
+            raise UserError(f"--episodes: {self.episodes}; allowed: 1 to {common.MAX_EPISODES}")
+        if not 0 <= self.seed < _SEED_END:
+            raise UserError(f"--seed: {self.seed}; allowed: 0 to 2^63 - 1")
+        common.check_threads(self.threads)
+        scenario, hyper = self._split()
+        results.check_directory("--run", self.directory)
+        config, trainer = make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
+        from steelyard.trainers import session
+
+        plan = session.Plan(
+            scenario=scenario,
+            algorithm=self.algo,
+            directory=Path(self.directory),
+            episodes=self.episodes,
+            seed=self.seed,
+            num_envs=config.num_envs,
+            hyper=dataclasses.asdict(config),
+            command=results.command_line("train", self),
+            wandb=self.wandb,
+            threads=self.threads,
+            quiet=self.quiet,
+        )
+        saved = session.open_run(plan, self.resume)
+        status = session.Session(plan, trainer, saved).run()
+        if status:
+            again = self._again()
+            print(f"stopped after {trainer.episodes} episodes; to go on: {again}", file=sys.stderr)
+        elif not self.quiet:
+            print(f"policy: {plan.directory / 'policy.bin'}")
+        return status
+
+    def _split(self) -> tuple[Scenario, dict[str, Any]]:
+        """The scenario with its overrides, and the hyper-parameters among --set."""
+        mine = [text for text in self.overrides if text.startswith(_HYPER)]
+        rest = [text for text in self.overrides if not text.startswith(_HYPER)]
+        for text in rest:
+            if text.startswith(_REWARD):
+                key = text.removeprefix(_REWARD).partition("=")[0]
+                name = "reward" if key == "kind" else key
+                raise UserError(f"--set {text}: a learner's reward is its own; use --set algo.{name}=VALUE")
+        (scenario,) = common.load_scenarios([self.scenario], rest)
+        return scenario, parse_hyper(mine)
+
+    def _again(self) -> str:
+        line = results.command_line("train", self)
+        return line if self.resume else f"{line} --resume"
+
+
+def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
+    """`algo.NAME=VALUE` with VALUE as in TOML; what is no TOML is a string."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.removeprefix(_HYPER).partition("=")
+        if not equals or not name.isidentifier():
+            raise UserError(f"--set {shown(text)}: must be algo.NAME=VALUE")
+        try:
+            found[name] = tomllib.loads(f"x = {value}")["x"]
+        except tomllib.TOMLDecodeError:
+            found[name] = value
+    return found
+
+
+def make_config(kind: type, hyper: dict[str, Any]) -> Any:
+    """The algorithm's dataclass with `hyper` in place of its defaults, typed as they are."""
+    defaults = {each.name: each.default for each in dataclasses.fields(kind)}
+    checked = {}
+    for name, value in hyper.items():
+        if name not in defaults:
+            raise unknown_key(_HYPER, name, defaults)
+        wanted = type(defaults[name])
+        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not wanted:
+            words = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+            raise UserError(f"algo.{name} = {shown(value)}: must be {words[wanted]}")
+        checked[name] = value
+    return kind(**checked)
+
+
+def make_trainer(
+    name: str, scenario: Scenario, hyper: dict[str, Any], seed: int, threads: int
+) -> tuple[Any, Trainer]:
+    """The algorithm's configuration and trainer."""
+    if name == "rlb-sac":
+        from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
+
+        rlb = make_config(RlbSac, hyper)
+        return rlb, RlbSacTrainer(rlb, scenario, seed, threads)
+    from steelyard.trainers.distr_lb import DistrLb, DistrLbTrainer
+
+    distr = make_config(DistrLb, hyper)
+    return distr, DistrLbTrainer(distr, scenario, seed, threads)
