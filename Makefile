@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check install -qq
 EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: demo test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
 .PHONY: system-build system-test
@@ -101,10 +101,22 @@ native-tests: native | $(VENV)/.dev
 ctest: native-tests
 	ctest --test-dir build/cmake-release --output-on-failure -j $(JOBS)
 
-sanitize: | $(VENV)/.dev
-	$(CMAKE_TESTS) -B build/cmake-sanitize -DSTEELYARD_SANITIZE=ON
+# Native tests under ASan and UBSan, then the Python tests of the simulator on an extension built the same way: it
+# stands in a tree of links, and the interpreter needs the sanitizers' runtime before anything else.
+SANITIZE_TESTS := arrivals batch conservation determinism metamorphic rewards rules trace
+SANITIZE_TREE := build/ns-sanitize/steelyard
+preload = $(shell for lib in asan ubsan stdc++; do g++ -print-file-name=lib$$lib.so; done)
+sanitize: native | $(VENV)/.dev
+	$(CMAKE_TESTS) -B build/cmake-sanitize -DSTEELYARD_SANITIZE=ON -DSTEELYARD_PYTHON=ON \
+	  -DPython_EXECUTABLE=$(abspath $(PY)) -Dpybind11_DIR=$$($(PY) -m pybind11 --cmakedir)
 	cmake --build build/cmake-sanitize -j $(JOBS)
 	ctest --test-dir build/cmake-sanitize --output-on-failure -j $(JOBS)
+	rm -rf $(SANITIZE_TREE) && mkdir -p $(SANITIZE_TREE)/native
+	for room in $(filter-out native,$(ROOMS)); do ln -s $(CURDIR)/$$room $(SANITIZE_TREE)/$$room; done
+	ln -s $(CURDIR)/native/{__init__.py,build_flags.txt} \
+	  $(CURDIR)/build/cmake-sanitize/native/_native$(EXT_SUFFIX) $(SANITIZE_TREE)/native/
+	LD_PRELOAD="$(preload)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/build/ns-sanitize \
+	  $(PY) -m pytest -q -n $(JOBS) -p no:cacheprovider -m 'not slow' $(SANITIZE_TESTS:%=tests/test_%.py)
 
 # libFuzzer instead of our own mutator; needs clang and its runtime (Debian: clang, libclang-rt-14-dev).
 fuzz: | $(VENV)/.dev

@@ -27,7 +27,8 @@ def _relative(action: torch.Tensor) -> torch.Tensor:
 
 
 class FlatCritic(nn.Module):
-    """One network on the whole observation. Continuous: Q (...); discrete: a term per server and choice (..., N, 3)."""
+    """One network on the whole observation. Q (...); if discrete, a term per server and choice (..., N,
+    3)."""
 
     def __init__(self, num_servers: int, hidden: int, discrete: bool) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import nn
 
 from steelyard import native
 from steelyard.agents.gru_actor import GruActor
+from steelyard.agents.layout import FEATURES_PER_SERVER, INTER_ARRIVAL_FEATURES
 from steelyard.agents.mlp_actor import MlpActor
 from steelyard.agents.normaliser import Normaliser
 
@@ -23,7 +24,7 @@ def policy_spec(actors: Sequence[Actor], normalisers: Sequence[Normaliser], clip
     first = actors[0]
     return {
         "num_servers": first.num_servers,
-        "input": first.input_mode,
+        "input": "per_server" if first.input_mode == "per_server" else "flat",
         "output": "discrete3" if first.discrete else "tanh",
         "clip": float(clip),
         "actors": [_actor(actor, normaliser) for actor, normaliser in zip(actors, normalisers, strict=True)],
@@ -37,10 +38,13 @@ def policy_bytes(actors: Sequence[Actor], normalisers: Sequence[Normaliser], cli
 
 def _actor(actor: Actor, normaliser: Normaliser) -> dict[str, Any]:
     mean, inverse = normaliser.vectors()
+    if isinstance(actor, GruActor) and actor.input_mode == "shared":
+        layers = _unshared(actor)
+        return {"mean": mean, "inv_std": inverse, "layers": layers}
     if isinstance(actor, GruActor):
         layers = [_dense(actor.encoder, "relu"), _gru(actor.gru), _dense(actor.body, "relu")]
     else:
-        layers = [_dense(layer, "relu") for layer in actor.layers]
+        layers = [_dense(actor.first, "relu"), _dense(actor.second, "relu")]
     return {"mean": mean, "inv_std": inverse, "layers": [*layers, _head(actor)]}
 
 
@@ -68,9 +72,46 @@ def _gru(layer: nn.GRU) -> dict[str, Any]:
 
 
 def _head(actor: Actor) -> dict[str, Any]:
-    """Logits as they are; of a Gaussian only the mean, outputs 0, 2, 4, ...: exported policies do not explore."""
+    """Logits as they are; of a Gaussian only the mean, outputs 0, 2, ..: exported policies do not explore."""
     layer = _dense(actor.head, "none")
     if not actor.discrete:
         layer["weight"] = np.ascontiguousarray(layer["weight"][::2])
         layer["bias"] = np.ascontiguousarray(layer["bias"][::2])
     return layer
+
+
+def _unshared(actor: GruActor) -> list[dict[str, Any]]:
+    """A `shared` actor as a flat one: the same numbers in one block per server, zeros elsewhere."""
+    count = actor.num_servers
+    gru, head = _gru(actor.gru), _head(actor)
+    per_server = head["weight"].shape[0]  # 1 mean, or 3 logits
+    constant = _numpy(actor.constant)[:, :per_server]
+    return [
+        _dense(actor.encoder, "relu")
+        | {"weight": _row_matrix(_numpy(actor.encoder.weight), count), "bias": np.tile(_numpy(actor.encoder.bias), count)},
+        {"kind": "gru"}
+        | {key: _gates(gru[key], lambda part: _blocks(part, count)) for key in ("weight_ih", "weight_hh")}
+        | {key: _gates(gru[key], lambda part: np.tile(part, count)) for key in ("bias_ih", "bias_hh")},
+        _dense(actor.body, "relu")
+        | {"weight": _blocks(_numpy(actor.body.weight), count), "bias": np.tile(_numpy(actor.body.bias), count)},
+        head | {"weight": _blocks(head["weight"], count), "bias": (head["bias"] + constant).reshape(-1)},
+    ]
+
+
+def _blocks(matrix: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    return np.kron(np.eye(count, dtype=np.float32), matrix)
+
+
+def _gates(
+    stacked: NDArray[np.float32], spread: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """torch stacks the gates r, z, n by rows; each is spread over the servers by itself."""
+    return np.concatenate([spread(part) for part in np.split(stacked, 3)])
+
+
+def _row_matrix(weight: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """Weights (H, 29) on a server's row -> (N H, obs_dim) on the whole observation (see layout.server_rows)."""
+    own, arrival, pool = np.split(weight, [FEATURES_PER_SERVER + 1, FEATURES_PER_SERVER + 1 + INTER_ARRIVAL_FEATURES], 1)
+    mine = _blocks(own[:, :-1], count) + np.tile(pool[:, :-1] / count, (count, count))
+    previous = _blocks(own[:, -1:], count) + np.tile(pool[:, -1:] / count, (count, count))
+    return np.concatenate([mine, np.tile(arrival, (count, 1)), previous], axis=1).astype(np.float32)

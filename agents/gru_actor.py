@@ -3,6 +3,8 @@
 `flat` reads the whole observation with one network and can learn a constant per server: the shape of the
 paper (Distr-LB, NeurIPS 2022, App. D). `per_server` runs one small network on each server's row and shares
 its weights between them; it is permutation equivariant, so what it learns about one server holds for all.
+`shared` adds to that a learnt constant per server: what differs between servers is in the constants, how
+to answer what is seen is learnt from all of them. It is exported as a flat network with block matrices.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from steelyard.agents.layout import ROW_DIM, observation_dim, server_rows
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.5
 LOG_STD_START = -1.5
-INPUTS = ("flat", "per_server")
+INPUTS = ("flat", "shared", "per_server")
 
 
 class ActorOutput(NamedTuple):
@@ -31,7 +33,7 @@ def input_size(num_servers: int, input_mode: str) -> tuple[int, int]:
     """(inputs of the first layer, rows R) of a network that reads `flat` or `per_server`."""
     if input_mode not in INPUTS:
         raise ValueError(f"input = {input_mode!r}: must be {' or '.join(INPUTS)}")
-    return (ROW_DIM, num_servers) if input_mode == "per_server" else (observation_dim(num_servers), 1)
+    return (observation_dim(num_servers), 1) if input_mode == "flat" else (ROW_DIM, num_servers)
 
 
 def action_head(hidden: int, servers_per_row: int, discrete: bool) -> nn.Linear:
@@ -63,6 +65,14 @@ class GruActor(nn.Module):
         self.gru = nn.GRU(hidden, hidden)
         self.body = nn.Linear(hidden, hidden)
         self.head = action_head(hidden, num_servers // self.rows, discrete)
+        if input_mode == "shared":
+            self.constant = nn.Parameter(torch.zeros(num_servers, self.outputs))
+
+    def slow_and_fast(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """What follows features, and what is a constant per server (or for all)."""
+        fast = {name for name, _ in self.named_parameters() if name in ("head.bias", "constant")}
+        named = list(self.named_parameters())
+        return [p for name, p in named if name not in fast], [p for name, p in named if name in fast]
 
     def initial_state(self, batch: int) -> torch.Tensor:
         """(batch, R, H) zeros: the state at the start of an episode."""
@@ -71,10 +81,12 @@ class GruActor(nn.Module):
     def forward(self, obs: torch.Tensor, state: torch.Tensor) -> ActorOutput:
         """Run T steps. obs: (T, B, obs_dim) normalised; state: (B, R, H)."""
         steps, batch = obs.shape[:2]
-        rows = server_rows(obs, self.num_servers) if self.input_mode == "per_server" else obs.unsqueeze(-2)
+        rows = server_rows(obs, self.num_servers) if self.input_mode != "flat" else obs.unsqueeze(-2)
         hidden = torch.relu(self.encoder(rows)).reshape(steps, batch * self.rows, self.hidden)
         features, last = self.gru(hidden, state.reshape(1, batch * self.rows, self.hidden))
         features = features.reshape(steps, batch, self.rows, self.hidden)
         raw = self.head(torch.relu(self.body(features)))
         head = raw.reshape(steps, batch, self.num_servers, self.outputs)  # flat: server-major outputs
+        if self.input_mode == "shared":
+            head = head + self.constant
         return ActorOutput(head, features, last.reshape(batch, self.rows, self.hidden))

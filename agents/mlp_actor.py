@@ -16,14 +16,13 @@ class MlpActor(nn.Module):
         super().__init__()
         self.num_servers, self.discrete, self.input_mode = num_servers, discrete, input_mode
         inputs, self.rows = input_size(num_servers, input_mode)
-        self.layers = nn.ModuleList([nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)])
+        self.first, self.second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
         self.outputs = 3 if discrete else 2
         self.head = action_head(hidden, num_servers // self.rows, discrete)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Head (..., N, 2) of mean and log std, or (..., N, 3) of logits, from obs (..., obs_dim) normalised."""
+        """Head (..., N, 2) of mean and log std, or (..., N, 3) of logits; obs (..., obs_dim) normalised."""
         per_server = self.input_mode == "per_server"
         hidden = server_rows(obs, self.num_servers) if per_server else obs.unsqueeze(-2)
-        for layer in self.layers:
-            hidden = torch.relu(layer(hidden))
+        hidden = torch.relu(self.second(torch.relu(self.first(hidden))))
         return self.head(hidden).flatten(-2).unflatten(-1, (self.num_servers, self.outputs))

@@ -42,7 +42,7 @@ class Normaliser:
             self.count[part] = total
 
     def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(mean, inverse standard deviation), each (obs_dim,) float32; the previous action passes unchanged."""
+        """(mean, inverse standard deviation), each (obs_dim,) float32; previous actions pass unchanged."""
         std = np.sqrt(self.m2 / np.maximum(self.count, 1.0))
         inverse = np.where(self.count > 0, 1.0 / np.maximum(std, _MIN_STD), 1.0)
         mean_out = self._expand(self.mean, 0.0)

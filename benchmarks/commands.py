@@ -59,4 +59,4 @@ def _print(measurements: list) -> None:
         spread = f"{min(m.values):,.1f} to {max(m.values):,.1f}"
         better = "" if times is None else f"{times:,.1f} x {m.reference}"
         rows.append([m.name, m.unit, f"{m.median:,.1f}", spread, target, verdict, better])
-    print_table(["what", "unit", "median", "range", "target", "", "better than reference"], rows)
+    print_table(["what", "unit", "median", "range", "target", "", "better than reference"], rows, left=2)

@@ -5,6 +5,7 @@ Every step is a command that a person could type; the demo prints it and runs it
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 import time
@@ -27,23 +28,19 @@ CARD_RECORDS = "evaluation.json"
 class Demo:
     """Train Distr-LB, export it, and run it natively beside the rules on flows it has never seen."""
 
-    episodes: int = 240
+    episodes: int = 400
     """Training episodes of 60 s."""
     seed: int = 0
     """Training seed; evaluation seeds are others by construction."""
     seeds: str = "0:50"
     """Evaluation seeds A, A+1, ..., B-1."""
     out: str = "runs/demo"
-    """Directory of the run, the exported policy and the report."""
+    """Directory of the run, the exported policy and the report; if it is taken, a number is added."""
 
     def run(self) -> int:
         """Run all steps; the exit status of the first that fails."""
         began = time.monotonic()
-        root = Path(self.out)
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"--out: cannot make {root}: {error.strerror}") from None
+        root = fresh_directory(Path(self.out))
         run, exported, report = root / "train", root / "exported", root / "report"
         steps = self.steps(run, exported, report)
         for index, (title, command) in enumerate(steps, 1):
@@ -54,7 +51,6 @@ class Demo:
         compiled = compiled_policy(exported)
         same = same_decisions(run / "policy.bin", compiled)
         print(f"compiled policy and blob decide alike on {same:,} flows, to the bit")
-        print(f"report:          {report / 'report.html'}")
         print(f"exported policy: {compiled}")
         print(f"took {(time.monotonic() - began) / 60:.1f} minutes")
         return 0
@@ -80,7 +76,7 @@ class Demo:
             ),
             (
                 "compile the policy",
-                f"export {trained} --to cpp --out {shlex.quote(str(exported))} --force",
+                f"export {trained} --to cpp --out {shlex.quote(str(exported))}",
             ),
             (
                 "run the compiled policy natively beside the rules, on two scenarios",
@@ -88,6 +84,20 @@ class Demo:
                 f" --learning {trained} --out {page}",
             ),
         ]
+
+
+def fresh_directory(wanted: Path) -> Path:
+    """wanted, or wanted-2, wanted-3, ...: the first that does not exist; it is made."""
+    for number in itertools.count(1):
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"--out: cannot make {path}: {error.strerror}") from None
+    raise AssertionError("unreachable")
 
 
 def compiled_policy(directory: Path) -> Path:

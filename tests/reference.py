@@ -1,14 +1,14 @@
-"""The cluster world once more, in plain Python and in the order of its definition (network-lb.md "World").
+"""The cluster world once more, in plain Python and in the order of its definition (network-lb.md).
 
-Nothing here is fast: every job carries its remaining work, every server is advanced from event to event, scores
-are compared as fractions and the oracle runs a copy of the server to the end. What it shares with the native
-simulator is only what makes both comparable: the random streams (a draw is a function of seed, stream and key)
-and the digest of decisions. Latency is zero.
+Nothing here is fast: every job carries its remaining work, every server is advanced from event to event,
+scores are compared as fractions and the oracle runs a copy of the server to the end. What it shares with the
+native simulator is only what makes both comparable: the random streams (a draw is a function of seed, stream
+and key) and the digest of decisions. Latency is zero.
 """
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +18,7 @@ from steelyard import native
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 CHOICE_SALT = 0x5BD1E9955BD1E995
-STREAM_GAP, STREAM_ARRIVAL_STATE, STREAM_HASH, STREAM_STAGE = 1, 2, 3, 64
+STREAM_GAP, STREAM_ARRIVAL_STATE, STREAM_HASH, STREAM_RESERVOIR, STREAM_STAGE = 1, 2, 3, 7, 64
 
 
 def mix64(x: int) -> int:
@@ -41,7 +41,7 @@ def below(word: int, n: int) -> int:
 
 
 def unit_open(word: int) -> float:
-    return ((word >> 11) + 0.5) * 2.0**-53
+    return ((word >> 12) + 0.5) * 2.0**-52
 
 
 def two_below(word: int, n: int) -> tuple[int, int]:
@@ -54,6 +54,23 @@ def weight_q16(weight: float) -> int:
     return max(1, int(np.float32(weight) * np.float32(65536) + np.float32(0.5)))
 
 
+def reservoir(
+    samples: Iterable[tuple[float, float]], stream: int, size: int = 128
+) -> list[tuple[float, float]]:
+    """What seed 002 Alg. 3 keeps of (time, value) samples: each overwrites a place drawn at random.
+
+    A place not used yet is as good as any other such place: the next one is taken.
+    """
+    kept: list[tuple[float, float]] = []
+    for number, sample in enumerate(samples):
+        place = below(draw(stream, number), size)
+        if place < len(kept):
+            kept[place] = sample
+        else:
+            kept.append(sample)
+    return kept
+
+
 class Job:
     """A flow: demands [s] of its stages, which stage it is in and how much of that is left."""
 
@@ -63,7 +80,7 @@ class Job:
 
 
 class Server:
-    """CPU by seed 002 eq. (42) with a waiting line in order of arrival, and one processor-sharing IO device."""
+    """CPU by seed 002 eq. (42), its line in order of arrival, and one processor-sharing IO device."""
 
     def __init__(self, config: native.ServerConfig, kinds: list[str]) -> None:
         self.workers, self.speed, self.kinds = config.workers, config.speed, kinds
@@ -97,7 +114,9 @@ class Server:
 
     def until_next(self) -> float:
         """Time [s] until the first job in service is done; infinite when idle."""
-        waits = [job.left / self.cpu_rate() for job in self.cpu] + [job.left / self.io_rate() for job in self.io]
+        waits = [job.left / self.cpu_rate() for job in self.cpu] + [
+            job.left / self.io_rate() for job in self.io
+        ]
         return min(waits, default=math.inf)
 
     def advance(self, elapsed: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import theory
-from worlds import assert_mean, cluster, replications, rule, server
+from worlds import assert_mean, cluster, rule, server
 
 from steelyard import native
 
@@ -91,7 +91,7 @@ def service_duration_s(table: np.ndarray) -> float:
 
 
 def simulated(name: str, room: int, balancers: int, cpu: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(R, Q+1, Q+1) time shares of (l_1, l_2), (R,) share of rejections, (R,) mean sojourn of all, lost ones 0."""
+    """(R, Q+1, Q+1) time shares of (l_1, l_2), (R,) rejected share, (R,) mean sojourn, lost ones as 0."""
     config = cluster(
         [server(1, speed, cpu) for speed in SPEEDS], RATE, num_load_balancers=balancers,
         admission_limit=room - 1, reject_sojourn_s=0.0, horizon_s=4000.0, warmup_s=200.0, step_s=0.5,
@@ -122,7 +122,9 @@ def compare(name: str, room: int, balancers: int, cpu: str, table: np.ndarray, b
     assert_mean(sojourn_s, float((table * (l1 + l2)).sum()) / RATE)
 
 
-def blocked_share(distribution: dict, name: str, room: int, balancers: int, own: Callable, length: Callable) -> float:
+def blocked_share(
+    distribution: dict, name: str, room: int, balancers: int, own: Callable, length: Callable
+) -> float:
     """Probability that an arrival is sent to a full server."""
 
     def lost(state: tuple) -> float:
@@ -154,7 +156,8 @@ def test_sharing_servers_partly_observed(name):
 def test_less_observation_and_wrong_weights_cost():
     """The conclusions of App. A that hold in the exact chain for every Q tried here.
 
-    Its first one, WCMP ahead of LSQ under full observation, does not: with Q = 8 the chain gives 3.70 and 3.55.
+    Its first one, WCMP ahead of LSQ under full observation, does not: with Q = 8 the chain gives 3.70 s and
+    3.55 s.
     """
 
     def measure(name: str, balancers: int = 1, room: int = 3) -> float:

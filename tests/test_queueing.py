@@ -1,4 +1,4 @@
-"""The simulator against exact queueing theory: |x - formula| below four standard errors (formulas: theory.py).
+"""The simulator against exact queueing theory: |x - formula| below four standard errors (theory.py).
 
 Worlds have no latency and no admission limit; means are over independent episodes, each after a warm-up of a
 twentieth of its length.
@@ -104,7 +104,7 @@ def test_blocked_processor_sharing_with_exponential_demands(ps_cap):
 
 @pytest.mark.parametrize("kind", DEMANDS)
 def test_shared_processors_are_insensitive(kind):
-    """No cap: generalised processor sharing has the M/M/p mean for any demand (Cohen, Acta Inf. 12 (1979))."""
+    """No cap: generalised processor sharing has the M/M/p mean for any demand (Cohen, Acta Inf. 1979)."""
     config = world([server(3, 1.0, "ps")], 2.4, [stage("cpu", DEMANDS[kind])], flows=20_000)
     assert_mean(means(config), theory.mmc_sojourn_s(2.4, 1.0, 3))
 
@@ -123,7 +123,9 @@ def test_a_cap_of_p_is_fifo_over_p_workers(kind):
 def test_a_cap_above_p_only_shares():
     """With deterministic demands, more sharing is worse than FIFO and the cap lies between (same flows)."""
     sojourns = [
-        means(world([server(3, 1.0, "ps", cap)], 2.55, [stage("cpu", deterministic())]), seeds=range(4)).mean()
+        means(
+            world([server(3, 1.0, "ps", cap)], 2.55, [stage("cpu", deterministic())]), seeds=range(4)
+        ).mean()
         for cap in (3, 6, 0)
     ]
     assert sojourns[0] < sojourns[1] < sojourns[2]
@@ -139,14 +141,18 @@ def test_cpu_then_io_has_product_form(io):
 
 
 def test_cpu_io_cpu_has_product_form():
-    """The CPU is visited twice: both visits see M/M/c at twice the rate (BCMP, one exponential mean per FIFO centre)."""
-    config = world([server(3)], 0.8, [stage("cpu", exponential(1.5)), stage("io", exponential(1.0)), stage("cpu", exponential(1.5))])
+    """Both visits to the CPU see M/M/c at twice the rate (BCMP: one exponential mean per FIFO centre)."""
+    config = world(
+        [server(3)],
+        0.8,
+        [stage("cpu", exponential(1.5)), stage("io", exponential(1.0)), stage("cpu", exponential(1.5))],
+    )
     expected = 2 * theory.mmc_sojourn_s(1.6, 1.5, 3) + theory.mg1_ps_sojourn_s(0.8, 1.0)
     assert_mean(means(config), expected)
 
 
 def test_hashing_splits_a_poisson_stream():
-    """Every server of ecmp, and of wcmp by its weight, is an M/M/1 queue of its own, whatever the balancers."""
+    """Every server of ecmp, and of wcmp by its weight, is an M/M/1 queue, whatever the balancers."""
     config = world([server()] * 4, 3.0, num_load_balancers=3)
     assert_mean(means(config), theory.mm1_sojourn_s(0.75, 1.0))
     weights = [4.0, 2.0, 1.0, 1.0]
@@ -161,7 +167,9 @@ def test_round_robin_gives_erlang_arrivals(servers):
     assert_mean(means(world([server()] * servers, 0.8 * servers), "rr"), expected)
 
 
-@pytest.mark.parametrize(("servers", "load", "room"), [(2, 0.5, 16), (2, 0.8, 40), (3, 0.5, 12), (3, 0.8, 30)])
+@pytest.mark.parametrize(
+    ("servers", "load", "room"), [(2, 0.5, 16), (2, 0.8, 40), (3, 0.5, 12), (3, 0.8, 30)]
+)
 def test_join_the_shortest_queue(servers, load, room):
     expected = theory.shortest_queue_sojourn_s(servers, load, servers, room)
     config = world([server()] * servers, load * servers, flows=int(6000 / (1 - load)))
@@ -180,7 +188,11 @@ def test_join_the_shortest_queue_under_heavy_load(servers, room, known):
 
 def test_known_values_of_join_the_shortest_queue():
     """Mean sojourns with unit service, found by an independent calculation."""
-    for servers, load, room, known in ((2, 0.5, 16, 1.426321), (2, 0.8, 40, 2.955737), (3, 0.5, 12, 1.244836)):
+    for servers, load, room, known in (
+        (2, 0.5, 16, 1.426321),
+        (2, 0.8, 40, 2.955737),
+        (3, 0.5, 12, 1.244836),
+    ):
         assert theory.shortest_queue_sojourn_s(servers, load, servers, room) == pytest.approx(known, rel=1e-6)
 
 
@@ -199,7 +211,7 @@ def test_two_choices_in_a_large_pool():
 
 
 def test_rejections_are_those_of_mm1k():
-    """At most admission_limit + 1 in the server: P(reject) = (1 - rho) rho^K / (1 - rho^(K+1)) (Kleinrock eq. 3.43)."""
+    """K = admission_limit + 1: P(reject) = (1 - rho) rho^K / (1 - rho^(K+1)) (Kleinrock eq. 3.43)."""
     load, limit = 0.9, 4
     config = world([server()], load, admission_limit=limit)
     episodes = native.simulate(config, rule("ecmp"), list(SEEDS))

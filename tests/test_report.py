@@ -117,6 +117,15 @@ def test_numbers_that_json_lacks_become_null(tmp_path):
     assert json.loads(path.read_text()) == {"a": [None, None, 3, 0.1]}
 
 
+def test_learning_curve_has_training_and_validation(tmp_path):
+    text = "episode,sojourn_mean_s,eval_sojourn_s\n8,2.0,\n16,1.8,1.5\n24,1.7,\n"
+    (tmp_path / "progress.csv").write_text(text)
+    curve = learning_curve(tmp_path)
+    assert [list(axis) for axis in curve.exploring] == [[8, 16, 24], [2.0, 1.8, 1.7]]
+    assert [list(axis) for axis in curve.evaluated] == [[16], [1.5]]
+    assert curve.bold() is curve.evaluated
+
+
 def test_learning_curve_of_a_run_without_progress(tmp_path):
     assert learning_curve(tmp_path) is None
     (tmp_path / "progress.csv").write_text("episode,sojourn_mean_s\n")

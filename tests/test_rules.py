@@ -11,7 +11,11 @@ from steelyard import native
 STAGES = {
     "cpu": [stage("cpu", exponential())],
     "cpu-io": [stage("cpu", exponential(0.6)), stage("io", exponential(0.2))],
-    "cpu-io-cpu": [stage("cpu", exponential(0.3)), stage("io", exponential(0.2)), stage("cpu", exponential(0.4))],
+    "cpu-io-cpu": [
+        stage("cpu", exponential(0.3)),
+        stage("io", exponential(0.2)),
+        stage("cpu", exponential(0.4)),
+    ],
 }
 POOLS = {
     "fifo": [server(2, 1.5), server(1), server(1, 0.75), server(2)],
@@ -19,7 +23,8 @@ POOLS = {
 }
 CAPACITY = [3.0, 1.0, 0.75, 2.0]
 REFERENCED = [
-    "ecmp", "rr", "lsq", "lsq2", "gsq", "gsq2", "sed", "sed2", "charon_sapp", "least_load_noise", "oracle_srt",
+    "ecmp", "rr", "lsq", "lsq2", "gsq", "gsq2", "sed", "sed2",
+    "charon_sapp", "least_load_noise", "oracle_srt",
 ]  # fmt: skip
 
 
@@ -128,9 +133,11 @@ def test_rules_that_count_spread_evenly():
 
 
 def test_two_choices_beat_one_and_lose_to_all():
-    """The gap between the fullest and the mean: ln n / ln ln n, then ln ln n / ln 2, then below 1 (Mitzenmacher)."""
+    """The gap from the fullest to the mean: ln n / ln ln n, ln ln n / ln 2, below 1 (Mitzenmacher 2001)."""
     pool = [server()] * 64
-    one, two, all_of_them = (flows_per_server(name, flows=4096, pool=pool) for name in ("ecmp", "gsq2", "gsq"))
+    one, two, all_of_them = (
+        flows_per_server(name, flows=4096, pool=pool) for name in ("ecmp", "gsq2", "gsq")
+    )
     gaps = [counts.max() - counts.mean() for counts in (one, two, all_of_them)]
     assert gaps[0] > 2 * gaps[1] > 2 * gaps[2]
     assert gaps[1] < 5
@@ -166,12 +173,14 @@ def test_awcmp_divides_the_configured_weights_by_the_probed_occupancy():
 def test_awcmp_sends_more_where_there_is_room():
     world = [server(4), server(1)]
     config = cluster(world, 4.0, horizon_s=2000.0, step_s=0.5)
-    probing, blind = (native.simulate(config, rule(name), [1])[0]["sojourn_mean_s"] for name in ("awcmp", "ecmp"))
+    probing, blind = (
+        native.simulate(config, rule(name), [1])[0]["sojourn_mean_s"] for name in ("awcmp", "ecmp")
+    )
     assert probing < blind / 5
 
 
 def kalman(mean: np.ndarray, std: np.ndarray, filters: np.ndarray) -> np.ndarray:
-    """One HLB step (seed 004 Sec. 6.3) in double precision. filters: (N, 3) of mu, P, R; returns weights (N,)."""
+    """One HLB step (seed 004 Sec. 6.3) in doubles. filters: (N, 3) of mu, P, R; returns weights (N,)."""
     seen = mean > 0
     if seen.any():
         scale = mean[seen].mean()
@@ -205,14 +214,16 @@ def test_noise_costs_what_it_hides():
         native.simulate(config, rule("least_load_noise", noise=noise), [1])[0]["sojourn_mean_s"]
         for noise in (0.0, 4.0, 4000.0)
     ]
-    exact, uniform = (native.simulate(config, rule(name), [1])[0]["sojourn_mean_s"] for name in ("gsq", "ecmp"))
+    exact, uniform = (
+        native.simulate(config, rule(name), [1])[0]["sojourn_mean_s"] for name in ("gsq", "ecmp")
+    )
     assert sojourn[0] == exact
     assert sojourn[0] < sojourn[1] < sojourn[2]
     assert sojourn[2] == pytest.approx(uniform, rel=0.1)
 
 
 def test_charon_comes_close_to_two_choices_with_exact_knowledge():
-    """Seed 004 Sec. 4.4.2: 64 servers of which half have twice the capacity, 64.5 % load, means over 4 runs."""
+    """Seed 004 Sec. 4.4.2: 64 servers of which half have twice the capacity, 64.5 % load, 4 runs."""
     pool = [server(2)] * 32 + [server(1)] * 32
     config = cluster(
         pool, 123.84, [stage("cpu", exponential(0.5))], num_load_balancers=2, horizon_s=150.0, step_s=0.5,
@@ -224,7 +235,9 @@ def test_charon_comes_close_to_two_choices_with_exact_knowledge():
         episodes = native.simulate(config, rule(name, weights), [1, 2, 3, 4])
         sojourn[name] = np.mean([episode["sojourn_mean_s"] for episode in episodes])
         jain[name] = np.mean([episode["jain_mean"] for episode in episodes])
-    assert sojourn["gsq2"] < sojourn["charon_wsapp"] < sojourn["charon_sapp"] < sojourn["wcmp"] < sojourn["ecmp"]
+    assert (
+        sojourn["gsq2"] < sojourn["charon_wsapp"] < sojourn["charon_sapp"] < sojourn["wcmp"] < sojourn["ecmp"]
+    )
     assert jain["gsq2"] > jain["charon_wsapp"] > jain["charon_sapp"] > jain["wcmp"] > jain["ecmp"]
     assert jain["charon_sapp"] > jain["gsq2"] - 0.1
 

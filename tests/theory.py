@@ -56,7 +56,7 @@ def mg1_ps_sojourn_s(rate: float, mean_s: float) -> float:
 
 
 def erlang_arrivals_m1_sojourn_s(stages: int, rate: float, service_rate: float) -> float:
-    """Mean sojourn of E_k/M/1: 1 / (mu (1 - sigma)), sigma the root of sigma = A*(mu - mu sigma) (Kleinrock eq. 6.4)."""
+    """Mean sojourn of E_k/M/1: 1 / (mu (1 - sigma)), sigma = A*(mu - mu sigma) (Kleinrock eq. 6.4)."""
 
     def excess(sigma: float) -> float:
         stage_rate = stages * rate
@@ -112,13 +112,15 @@ def expectation(distribution: dict[State, float], value: Callable[[State], float
 
 
 def shortest_queue_sojourn_s(servers: int, load: float, choices: int, room: int) -> float:
-    """Mean sojourn when each arrival joins the shortest of `choices` different queues of `servers` M/M/1 queues.
+    """Mean sojourn when each arrival joins the shortest of `choices` different ones of M/M/1 queues.
 
     Unit service rate, `load` per server; the chain on sorted queue lengths, cut off at `room` per queue.
     """
 
     def transitions(state: State) -> Iterable[tuple[float, State]]:
-        for place, length in enumerate(state):  # ascending; the shortest drawn is `place` when the rest are above
+        for place, length in enumerate(
+            state
+        ):  # ascending; the shortest drawn is `place` when the rest are above
             drawn = math.comb(servers - place - 1, choices - 1) / math.comb(servers, choices)
             if drawn > 0 and length < room:
                 yield load * servers * drawn, changed(state, place, 1)
@@ -148,7 +150,7 @@ def mmpp_dispersion(rates: tuple[float, float], stays_s: tuple[float, float], wi
 
 
 def erlang_b(servers: int, offered: float) -> float:
-    """Share of customers that M/G/c/c loses, whatever the distribution of service times (Asmussen Sec. III.3)."""
+    """Share of customers that M/G/c/c loses, whatever the service times (Asmussen Sec. III.3)."""
     blocked = 1.0
     for k in range(1, servers + 1):
         blocked = offered * blocked / (k + offered * blocked)

@@ -98,7 +98,9 @@ def rule(name: str, weights: Sequence[float] = (), **fields: Any) -> native.Rule
     return made
 
 
-def trace(arrival_s: Sequence[float], service_s: Sequence[float], class_id: Sequence[int] = ()) -> native.Trace:
+def trace(
+    arrival_s: Sequence[float], service_s: Sequence[float], class_id: Sequence[int] = ()
+) -> native.Trace:
     """A trace of hand-written requests; without class_id all are of class 0."""
     rows = len(arrival_s)
     classes = np.array(class_id if class_id else [0] * rows, np.uint16)

@@ -24,10 +24,12 @@ _ARRAY = "__array__"
 
 
 def save(directory: Path, state: Any) -> None:
-    """Write `state` to `directory`, which at every moment holds either the old or the new checkpoint whole."""
+    """Write `state` to `directory`; at every moment `find` gives the old or the new checkpoint, whole."""
     arrays: dict[str, np.ndarray] = {}
     tree = _split(state, "", arrays)
     fresh, old = directory.with_name(f"{directory.name}.new"), directory.with_name(f"{directory.name}.old")
+    if old.exists() and not directory.exists():  # the last save was cut off between its renames
+        os.rename(old, directory)
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -46,7 +48,7 @@ def save(directory: Path, state: Any) -> None:
 
 
 def find(directory: Path) -> Path | None:
-    """Where the last whole checkpoint is: `directory`, or its predecessor if a save was cut off between renames."""
+    """The last whole checkpoint: `directory`, or its predecessor if a save was cut off between renames."""
     for candidate in (directory, directory.with_name(f"{directory.name}.old")):
         if (candidate / "state.json").is_file():
             return candidate
@@ -54,7 +56,7 @@ def find(directory: Path) -> Path | None:
 
 
 def load(directory: Path) -> Any:
-    """The state that `save` wrote, arrays as tensors. UserError if it is missing, damaged or of another version."""
+    """The state that `save` wrote, arrays as tensors. UserError if missing, damaged or of another version."""
     found = find(directory)
     if found is None:
         raise UserError(f"{directory}: no checkpoint in it")

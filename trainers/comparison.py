@@ -110,11 +110,15 @@ def to_dict(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def table(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells of the summary, the same for terminal and report."""
+    """Header and cells of the summary: a row with the name of each scenario, then one for each contender."""
     references = list(dict.fromkeys(name for line in lines for name in line.gaps))
-    header = ["scenario", "policy", "sojourn [s]", "p99 [s]", "rejected", "Jain"]
-    header += [f"vs {name}" for name in references]
-    return header, [_cells(line, references) for line in lines]
+    header = ["policy", "sojourn [s]", "p99 [s]", "rejected", "Jain"]
+    header += [f"vs {name} [%]" for name in references]
+    cells = []
+    for name in dict.fromkeys(line.scenario for line in lines):
+        cells.append([name] + [""] * (len(header) - 1))
+        cells += [_cells(line, references) for line in lines if line.scenario == name]
+    return header, cells
 
 
 def _line(rows: Sequence[Row], scenario: str, label: str, references: Sequence[str]) -> Line:
@@ -155,14 +159,15 @@ def _scores(rows: Sequence[Row], label: str, reference: str) -> list[st.Array]:
 
 
 def _cells(line: Line, references: Sequence[str]) -> list[str]:
-    cells = [line.scenario, line.contender, _interval(line.sojourn_s), _interval(line.p99_s)]
+    cells = [f"  {line.contender}", _interval(line.sojourn_s, ".3f"), f"{line.p99_s.value:.2f}"]
     cells += [f"{100 * line.rejected_share:.2f} %", f"{line.jain:.3f}"]
     return cells + [_percent(line.gaps[name].relative) if name in line.gaps else "" for name in references]
 
 
-def _interval(estimate: st.Estimate) -> str:
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+def _interval(estimate: st.Estimate, form: str) -> str:
+    return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
 def _percent(estimate: st.Estimate) -> str:
-    return f"{100 * estimate.value:+.1f} % [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
+    scaled = st.Estimate(100 * estimate.value, 100 * estimate.low, 100 * estimate.high)
+    return _interval(scaled, "+.1f")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,21 @@ Curve = tuple[Array, Array]
 Band = tuple[Array, Array, Array]
 """Value, low and high: (n,) each."""
 _WIDTH_IN = 8.5
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Mean sojourn [s] by training episode."""
+
+    exploring: Curve
+    """Of the training episodes themselves."""
+    evaluated: Curve
+    """Of the policy without exploration, on episodes kept for validation; may be empty."""
+
+    def bold(self) -> Curve:
+        """What to draw in bold: the evaluated curve, else the exploring one smoothed."""
+        episode, sojourn_s = self.exploring
+        return self.evaluated if self.evaluated[0].size else (episode, smooth(sojourn_s))
 
 
 def png(figure: Figure) -> bytes:
@@ -58,12 +74,13 @@ def tail_against_load(loads: Array, tails: Mapping[str, Band]) -> Figure:
     return figure
 
 
-def learning_curves(curves: Mapping[str, Curve], levels: Mapping[str, float]) -> Figure:
-    """Mean sojourn [s] of training episodes, smoothed, beside the level of each reference."""
+def learning_curves(curves: Mapping[str, LearningCurve], levels: Mapping[str, float]) -> Figure:
+    """Mean sojourn [s] while training, beside the level of each reference; see LearningCurve."""
     figure, ((axes,),) = _figure(1, 1, 4.2, squeeze=False)
-    for index, (label, (episode, sojourn)) in enumerate(curves.items()):
-        axes.plot(episode, sojourn, alpha=0.25, linewidth=0.8, color=_style(index)["color"])
-        axes.plot(episode, smooth(sojourn), label=_text(label), **_style(index))
+    for index, (label, curve) in enumerate(curves.items()):
+        style = _style(index)
+        axes.plot(*curve.exploring, alpha=0.3, linewidth=0.8, color=style["color"])
+        axes.plot(*curve.bold(), label=_text(label), **style)
     for index, (label, level) in enumerate(levels.items()):
         style = _style(len(curves) + index) | {"linestyle": ":"}
         axes.axhline(level, label=_text(label), **style)

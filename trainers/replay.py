@@ -7,12 +7,15 @@ the first steps so that a state left by an older policy is forgotten (Kapturowsk
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler
+
+logging.getLogger("torchrl").setLevel(logging.WARNING)  # it reports every storage on the terminal
 
 
 class SequenceReplay:
@@ -37,18 +40,18 @@ class SequenceReplay:
     def add(self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, state: torch.Tensor) -> None:
         """Append E episodes.
 
-        obs (E, T+1, obs_dim) raw, so that normalisation is always today's; action (E, T, N) in [-1, 1] (or choice
-        index); reward (E, T); state (E, T, R, H), of which every `stride`-th step is kept.
+        obs (E, T+1, obs_dim) raw, so that normalisation is always today's; action (E, T, N) in [-1, 1] or
+        choice indices; reward (E, T); state (E, T, R, H), of which every `stride`-th step is kept.
         """
         kept = state[:, :: self.stride].contiguous()
         episodes = {"obs": obs, "action": action, "reward": reward, "state": kept}
         self.buffer.extend(TensorDict(episodes, batch_size=[len(obs)]))
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """obs (L+1, batch, obs_dim), action (L, batch, N), reward (L+1, batch), state (batch, R, H) at the first step.
+        """obs (L+1, B, obs_dim), action (L, B, N), reward (L+1, B), state (B, R, H) at the first step.
 
-        reward[t+1] follows action[t]; reward[0] is of the step before the chunk (an episode's first step has none
-        before it and counts its own twice).
+        reward[t+1] follows action[t]; reward[0] is of the step before the chunk (an episode's first step has
+        none before it and counts its own twice).
         """
         episodes = self.buffer.sample()
         pick = torch.randint(len(self.starts), (self.batch,), generator=self.generator)

@@ -27,7 +27,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 13px; display: block; overflow-x: auto }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left }
+th:first-child, td:first-child { text-align: left; white-space: pre }
 img { max-width: 100% } figure { margin: 1.5rem 0 } figcaption { color: #555; font-size: 13px }
 pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; font-size: 12px }
 """
@@ -46,7 +46,7 @@ class Report:
     details: Sequence[ScenarioDetail] = ()
     groups: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     """Servers that are alike, by scenario."""
-    curves: Mapping[str, plots.Curve] = field(default_factory=dict)
+    curves: Mapping[str, plots.LearningCurve] = field(default_factory=dict)
     """Learning curves by training run."""
 
 
@@ -80,18 +80,25 @@ def write_report(option: str, directory: Path, report: Report) -> Path:
     return directory / "report.html"
 
 
-def learning_curve(run: Path) -> plots.Curve | None:
-    """Episode and mean sojourn [s] from the progress of a run directory; None if it has none yet."""
+def learning_curve(run: Path) -> plots.LearningCurve | None:
+    """Learning curve from the progress of a run directory; None if it has none yet."""
     path = run / "progress.csv"
     if not path.is_file():
         return None
     with open(path, newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row.get("sojourn_mean_s") and row.get("episode")]
+        rows = list(csv.DictReader(stream))
     try:
-        points = np.array([(float(row["episode"]), float(row["sojourn_mean_s"])) for row in rows])
+        exploring, evaluated = _column(rows, "sojourn_mean_s"), _column(rows, "eval_sojourn_s")
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
-    return (points[:, 0], points[:, 1]) if rows else None
+    return plots.LearningCurve(exploring, evaluated) if exploring[0].size else None
+
+
+def _column(rows: Sequence[Mapping[str, str]], name: str) -> plots.Curve:
+    """Episode and value of a column wherever both are given: (n,) each."""
+    given = [row for row in rows if row.get("episode") and row.get(name)]
+    points = np.array([(float(row["episode"]), float(row[name])) for row in given]).reshape(-1, 2)
+    return points[:, 0], points[:, 1]
 
 
 def _sections(report: Report) -> list[tuple[str, list[Picture]]]:
@@ -197,10 +204,16 @@ def _table(lines: Sequence[Line]) -> str:
 
 
 def _gap_table(lines: Sequence[Line]) -> str:
-    """Paired differences in seconds and the probability of improvement."""
-    header = ["scenario", "policy", "reference", "difference [s]", "P(faster)"]
+    """p99 with its interval, paired differences in seconds and the probability of improvement."""
+    header = ["scenario and policy", "reference", "difference [s]", "P(faster)", "p99 [s]"]
     cells = [
-        [line.scenario, line.contender, name, str(gap.difference_s), str(gap.improvement)]
+        [
+            f"{line.scenario}, {line.contender}",
+            name,
+            str(gap.difference_s),
+            str(gap.improvement),
+            str(line.p99_s),
+        ]
         for line in lines
         for name, gap in line.gaps.items()
     ]

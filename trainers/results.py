@@ -19,7 +19,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from steelyard.envs.errors import UserError
 
@@ -42,7 +42,6 @@ RECORD_KEYS = (
 
 _VERSIONED = ("steelyard", "numpy", "torch", "torchrl", "tensordict", "gymnasium", "pettingzoo")
 MARL_EVAL_METRICS = ("sojourn_mean_s", "sojourn_p99_s", "rejected")
-_FLAGS = {"overrides": "set", "loads": "load"}
 _TABLE_SUFFIXES = (".csv", ".parquet")
 
 Row = Mapping[str, Any]
@@ -171,9 +170,11 @@ def provenance(command: str) -> dict[str, Any]:
 def command_line(name: str, command: Any) -> str:
     """`steelyard NAME OPTIONS` that gives this command (a dataclass) again; defaults are written out."""
     words = ["steelyard", name]
+    hints = get_type_hints(type(command), include_extras=True)
     for option in fields(command):
         value = getattr(command, option.name)
-        flag = "--" + _FLAGS.get(option.name, option.name)
+        renamed = [getattr(mark, "name", None) for mark in getattr(hints[option.name], "__metadata__", ())]
+        flag = "--" + next((given for given in renamed if given), option.name)
         for item in value if isinstance(value, tuple) else [value]:
             if item is True:
                 words.append(flag)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,7 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from steelyard.agents.layout import DISCRETE_ACTIONS
+from steelyard.envs.batch import LoadBalanceBatch
 from steelyard.envs.errors import UserError
+from steelyard.envs.rewards import check_reward
+from steelyard.envs.scenario import Scenario
 
 
 @dataclass
@@ -40,6 +46,102 @@ class Trainer(Protocol):
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""
+
+
+class GameConfig(Protocol):
+    """The hyper-parameters that say which game is played."""
+
+    @property
+    def reward(self) -> str: ...
+    @property
+    def measure(self) -> str: ...
+    @property
+    def discrete(self) -> bool: ...
+
+
+class Learner(Protocol):
+    """An agent that learns by itself."""
+
+    def update(self) -> dict[str, float]:
+        """One gradient step; what to log."""
+
+
+class RewardScale:
+    """Running mean and variance of one agent's reward, so that alpha means the same in every scenario."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.variance = 0.0, 0.0, 1.0
+
+    def update(self, reward: torch.Tensor) -> None:
+        """Add rewards of any shape."""
+        new, count = reward.double(), float(reward.numel())
+        total, delta = self.count + count, float(new.mean()) - self.mean
+        spread = self.variance * self.count + float(new.var(correction=0)) * count
+        self.variance = (spread + delta**2 * self.count * count / total) / total
+        self.mean += delta * count / total
+        self.count = total
+
+    def __call__(self, reward: torch.Tensor) -> torch.Tensor:
+        return (reward - self.mean) / math.sqrt(max(self.variance, 1e-12))
+
+
+def check_game(config: GameConfig, scenario: Scenario) -> None:
+    """UserError for a reward or measure that does not exist."""
+    check_reward(config.reward or scenario.reward.kind, config.measure or scenario.reward.measure)
+
+
+def play(
+    scenario: Scenario, seeds: Sequence[int], act: Callable[[torch.Tensor], torch.Tensor], config: GameConfig
+) -> tuple[Round, dict[str, torch.Tensor]]:
+    """One episode per seed side by side. act: obs (B, M, obs_dim) -> actions (B, M, N).
+
+    The records, and obs (B, T+1, M, obs_dim), action (B, T, M, N), reward (B, T, M). UserError if any is NaN.
+    """
+    batch = LoadBalanceBatch(
+        scenario,
+        len(seeds),
+        reward=config.reward or None,
+        measure=config.measure or None,
+        discrete=config.discrete,
+        autoreset=False,
+    )
+    obs = torch.from_numpy(batch.reset(seeds=seeds).copy())
+    tape: dict[str, list[torch.Tensor]] = {"obs": [obs], "action": [], "reward": []}
+    over = False
+    while not over:
+        action = act(obs)
+        seen, reward, truncated = batch.step(action.numpy())
+        obs, over = torch.from_numpy(seen.copy()), bool(truncated.all())
+        for name, value in (("obs", obs), ("action", action), ("reward", torch.from_numpy(reward.copy()))):
+            tape[name].append(value)
+    joint = {name: torch.stack(parts, 1) for name, parts in tape.items()}
+    check_finite(joint)
+    value = torch.tensor(DISCRETE_ACTIONS)[joint["action"]] if config.discrete else joint["action"]
+    weights = torch.exp2(2 * value.mean((1, 2))).numpy()
+    return Round(seeds, batch.episode_stats(), joint["reward"].sum(1).numpy(), weights), joint
+
+
+def learn(agents: Sequence[Learner], steps: int, threads: int) -> dict[str, float]:
+    """`steps` gradient steps of every agent; means of what they log, as NAME_AGENT.
+
+    Agents are independent, so threads run them side by side without changing the result.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(lambda agent: mean_of([agent.update() for _ in range(steps)]), agents))
+    return {f"{key}_{index}": value for index, part in enumerate(found) for key, value in part.items()}
+
+
+def follow(slow: torch.nn.Module, fast: torch.nn.Module, share: float) -> None:
+    """slow += share * (fast - slow), parameter by parameter."""
+    mine = [parameter.data for parameter in slow.parameters()]
+    torch._foreach_lerp_(mine, [parameter.data for parameter in fast.parameters()], share)
+
+
+def check_losses(found: dict[str, float]) -> dict[str, float]:
+    """`found`; UserError if a number of it is NaN or infinite."""
+    if not all(math.isfinite(number) for number in found.values()):
+        raise UserError(f"training: loss is not finite ({found}); the last checkpoint is kept")
+    return found
 
 
 def require(name: str, value: object, allowed: bool, text: str) -> None:

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from steelyard.envs.errors import UserError
 
-WANDB_MODES = ("disabled", "offline", "online")
+WandbMode = Literal["disabled", "offline", "online"]
 _HISTOGRAM_BINS = 64
 
 
@@ -72,10 +72,8 @@ class WandbLog:
     `offline` needs no account and no network: it leaves wandb/offline-run-*/run-*.wandb in the run directory.
     """
 
-    def __init__(self, mode: str, directory: Path, config: Mapping[str, Any], name: str) -> None:
+    def __init__(self, mode: WandbMode, directory: Path, config: Mapping[str, Any], name: str) -> None:
         self._run = None
-        if mode not in WANDB_MODES:
-            raise UserError(f"--wandb: {mode!r}; allowed: {', '.join(WANDB_MODES)}")
         if mode == "disabled":
             return
         import wandb
@@ -96,7 +94,7 @@ class WandbLog:
         if self._run is None:
             return
         counts, edges = np.histogram(sojourn_s, bins=_HISTOGRAM_BINS)
-        columns = [
+        columns: list[str | int] = [
             "t_s",
             *(f"lb{i}_server{j}" for i in range(weights.shape[1]) for j in range(weights.shape[2])),
         ]

@@ -29,7 +29,7 @@ from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint, results
 from steelyard.trainers.rounds import Round, Trainer
-from steelyard.trainers.run_logger import CsvLog, LiveLine, WandbLog
+from steelyard.trainers.run_logger import CsvLog, LiveLine, WandbLog, WandbMode
 
 _VALIDATION_RUN = 0x5EED_0F5E_D000  # run seed of the validation episodes; training runs have small ones
 STATUS_INTERRUPTED = 130
@@ -49,7 +49,7 @@ class Plan:
     command: str
     eval_rounds: int = 5  # rounds between two evaluations
     eval_episodes: int = 10
-    wandb: str = "disabled"
+    wandb: WandbMode = "disabled"
     threads: int = 1
     quiet: bool = False
 
@@ -90,8 +90,9 @@ def open_run(plan: Plan, resume: bool) -> Any:
     for key, here, there in _differences(found, config):
         if key != "episodes":
             raise UserError(
-                f"--resume: {key} is {shown(there)}, but the run in {run} has {shown(here)}; allowed: the same"
+                f"--resume: {key} is {shown(there)}, but {run} has {shown(here)}; allowed: the same"
             )
+    results.write_json("--run", mark, config)  # `episodes` may be another
     if checkpoint.find(run / "checkpoint") is None:
         return None  # stopped before its first checkpoint: from the start
     return checkpoint.load(run / "checkpoint")
@@ -205,7 +206,8 @@ def _episode_row(played: Round, index: int, number: int) -> dict[str, Any]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Within: the first Ctrl-C (or SIGTERM) is noted, so that the round ends whole; a second one ends at once."""
+    """The first Ctrl-C (or SIGTERM) within is noted, so that the round ends whole; a second one ends at
+    once."""
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

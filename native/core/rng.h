@@ -25,7 +25,7 @@ constexpr uint32_t below(uint64_t word, uint32_t n) {
   return static_cast<uint32_t>((static_cast<unsigned __int128>(word) * n) >> 64);
 }
 
-// Uniform in the open interval (0, 1), 2^53 equidistant values.
-constexpr double unit_open(uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }
+// Uniform in the open interval (0, 1), 2^52 equidistant values (of 2^53 the greatest would round to 1).
+constexpr double unit_open(uint64_t word) { return (static_cast<double>(word >> 12) + 0.5) * 0x1p-52; }
 
 }  // namespace steelyard::core

@@ -35,6 +35,7 @@ SEED_END = 2**63
 MAX_EPISODES = 1_000_000
 """Episodes of one policy on one scenario: their records are kept in memory."""
 _MAX_THREADS = 1024
+_WIDEST = 240  # columns of a table; it takes what it needs
 
 
 def usable_cores() -> int:
@@ -148,8 +149,8 @@ def progress_bar(title: str, quiet: bool) -> Iterator[OnProgress]:
         yield update
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 2) -> None:
-    """Print a table on stdout, the first `left` columns left-aligned; off a terminal nothing is cut."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1) -> None:
+    """Print a table on stdout, the first `left` columns left-aligned; nothing is cut on a narrow terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -159,4 +160,4 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str
         table.add_column(name, justify="left" if index < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 240, highlight=False, markup=False).print(table)
+    Console(width=_WIDEST, highlight=False, markup=False).print(table)

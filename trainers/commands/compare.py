@@ -14,7 +14,7 @@ from steelyard.trainers.commands import common
 
 if TYPE_CHECKING:
     from steelyard.trainers.evaluation import Cell, OnProgress, Study
-    from steelyard.trainers.plots import Curve
+    from steelyard.trainers.plots import LearningCurve
     from steelyard.trainers.report import Report
 
 _DEFAULT_POLICIES = ("ecmp", "wcmp", "lsq", "sed", "hlb", "gsq")
@@ -98,7 +98,7 @@ def with_references(policies: Sequence[str]) -> list[str]:
     return [*policies, *(name for name in REFERENCES if name not in policies)]
 
 
-def learning_curves(texts: Sequence[str]) -> dict[str, Curve]:
+def learning_curves(texts: Sequence[str]) -> dict[str, LearningCurve]:
     """Learning curves of all run directories among texts, by their path."""
     from steelyard.trainers.report import learning_curve
 

@@ -29,7 +29,9 @@ class Scenarios:
             print(Scenario.load(self.scenario, self.overrides).to_toml(), end="")
             return 0
         loaded = [Scenario.load(name, self.overrides) for name in scenario_names()]
-        print_table(["scenario", "description", "balancers", "servers", "cpu load", "io load"], _rows(loaded))
+        print_table(
+            ["scenario", "description", "balancers", "servers", "cpu load", "io load"], _rows(loaded), left=2
+        )
         return 0
 
 

@@ -53,7 +53,7 @@ def _print(rows: Sequence[Row]) -> None:
     cells = [[form.format(row[key]) for key, form in _SHOWN.items()] for row in listed]
     cells.append(_total(rows))
     title = f"{rows[0]['scenario']}, {rows[0]['policy']}, {rows[0]['convention']}"
-    common.print_table(["seed", *list(_SHOWN)[1:]], cells, title=title, left=1)
+    common.print_table(["seed", *list(_SHOWN)[1:]], cells, title=title)
 
 
 def _total(rows: Sequence[Row]) -> list[str]:

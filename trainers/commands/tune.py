@@ -73,7 +73,7 @@ def _print(found: Tuning, path: Path) -> None:
         [span(group), f"{found.configured[group[0]]:g}", f"{found.weights[group[0]]:.4g}"]
         for group in found.groups
     ]
-    common.print_table(["servers", "configured", "tuned"], rows, f"{found.scenario}, {found.rule}", left=1)
+    common.print_table(["servers", "configured", "tuned"], rows, f"{found.scenario}, {found.rule}")
     gap = "{value:+.4f} s [{low:+.4f}, {high:+.4f}]".format(**found.difference_s)
     print(
         f"mean sojourn on {found.episodes} training episodes: {found.configured_sojourn_s:.4f} s configured, "
