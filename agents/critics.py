@@ -9,7 +9,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from steelyard.agents.layout import ROW_DIM, observation_dim, server_rows
+from steelyard.agents.layout import PREVIOUS_ACTION_COLUMNS, ROW_DIM, observation_dim, server_rows
+
+ACTION_SCALE = 5.0
+"""Actions spread by about .2, normalised features by 1: on one scale, their effect is not learnt last."""
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -23,7 +26,7 @@ def _relative(action: torch.Tensor) -> torch.Tensor:
 
     Without this, noise in Q along that dead direction drives all weights into the end of their range.
     """
-    return action - action.mean(dim=-1, keepdim=True)
+    return ACTION_SCALE * (action - action.mean(dim=-1, keepdim=True))
 
 
 class FlatCritic(nn.Module):
@@ -57,11 +60,16 @@ class SetCritic(nn.Module):
         self.embed = nn.Linear(ROW_DIM + (0 if discrete else 1), hidden)
         self.identity = nn.Parameter(torch.zeros(num_servers, hidden))
         self.mix = nn.Linear(hidden, hidden)
+        row_scale = torch.ones(ROW_DIM)
+        row_scale[list(PREVIOUS_ACTION_COLUMNS)] = ACTION_SCALE
+        self.register_buffer("row_scale", row_scale, persistent=False)
         self.value = _mlp(2 * hidden if discrete else hidden, hidden, 3 if discrete else 1)
+
+    row_scale: torch.Tensor
 
     def forward(self, obs: torch.Tensor, action: torch.Tensor | None) -> torch.Tensor:
         """obs (..., obs_dim) normalised; action (..., N) or None when discrete."""
-        rows = server_rows(obs, self.num_servers)
+        rows = server_rows(obs, self.num_servers) * self.row_scale
         if action is not None:
             rows = torch.cat([rows, _relative(action).unsqueeze(-1)], dim=-1)
         embedded = torch.relu(self.mix(torch.relu(self.embed(rows) + self.identity)))

@@ -88,12 +88,18 @@ def _unshared(actor: GruActor) -> list[dict[str, Any]]:
     constant = _numpy(actor.constant)[:, :per_server]
     return [
         _dense(actor.encoder, "relu")
-        | {"weight": _row_matrix(_numpy(actor.encoder.weight), count), "bias": np.tile(_numpy(actor.encoder.bias), count)},
+        | {
+            "weight": _row_matrix(_numpy(actor.encoder.weight), count),
+            "bias": np.tile(_numpy(actor.encoder.bias), count),
+        },
         {"kind": "gru"}
         | {key: _gates(gru[key], lambda part: _blocks(part, count)) for key in ("weight_ih", "weight_hh")}
         | {key: _gates(gru[key], lambda part: np.tile(part, count)) for key in ("bias_ih", "bias_hh")},
         _dense(actor.body, "relu")
-        | {"weight": _blocks(_numpy(actor.body.weight), count), "bias": np.tile(_numpy(actor.body.bias), count)},
+        | {
+            "weight": _blocks(_numpy(actor.body.weight), count),
+            "bias": np.tile(_numpy(actor.body.bias), count),
+        },
         head | {"weight": _blocks(head["weight"], count), "bias": (head["bias"] + constant).reshape(-1)},
     ]
 
@@ -110,8 +116,11 @@ def _gates(
 
 
 def _row_matrix(weight: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Weights (H, 29) on a server's row -> (N H, obs_dim) on the whole observation (see layout.server_rows)."""
-    own, arrival, pool = np.split(weight, [FEATURES_PER_SERVER + 1, FEATURES_PER_SERVER + 1 + INTER_ARRIVAL_FEATURES], 1)
+    """Weights (H, 29) on a server's row -> (N H, obs_dim) on the whole observation (see
+    layout.server_rows)."""
+    own, arrival, pool = np.split(
+        weight, [FEATURES_PER_SERVER + 1, FEATURES_PER_SERVER + 1 + INTER_ARRIVAL_FEATURES], 1
+    )
     mine = _blocks(own[:, :-1], count) + np.tile(pool[:, :-1] / count, (count, count))
     previous = _blocks(own[:, -1:], count) + np.tile(pool[:, -1:] / count, (count, count))
     return np.concatenate([mine, np.tile(arrival, (count, 1)), previous], axis=1).astype(np.float32)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 FEATURES_PER_SERVER = 11
 INTER_ARRIVAL_FEATURES = 5
 ROW_DIM = 2 * (FEATURES_PER_SERVER + 1) + INTER_ARRIVAL_FEATURES
+PREVIOUS_ACTION_COLUMNS = (FEATURES_PER_SERVER, ROW_DIM - 1)  # of a row: the server's own and the pool's mean
 
 # Weights of the discrete action set {1, 1.5, 2}, as actions: a = log2(weight) / 2.
 DISCRETE_ACTIONS = (0.0, 0.29248125, 0.5)

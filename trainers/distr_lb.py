@@ -8,11 +8,11 @@ runs, logs and saves it.
 
 Choices that decide whether it learns, with the reasons as measured on cluster-a-cpu:
 
-- Reward: -(standard deviation / mean) over servers of the *true remaining time*, the quantity that the
-  paper's game is defined on; a simulator knows it. It is used in training alone: the policy sees only what a
-  balancer measures. Measured flow durations answer an action after seconds and at first in the wrong
-  direction: a server that is sent more flows shows more young ones. `cv` is best at the weights that give the
-  least mean sojourn time, `log_vbf` and `vbf` at somewhat steeper ones.
+- Reward: -log of the variance over servers of the *true remaining time*, the quantity that the paper's game
+  is
+  defined on; a simulator knows it. It is used in training alone: the policy sees only what a balancer
+  measures. Measured flow durations answer an action after seconds and at first in the wrong direction: a
+  server that is sent more flows shows more young ones.
 - gamma .5: what one action, worth half a second, does to the backlogs shows at once; larger values have the
   same optimum and more noise.
 - Shaping: r'_t = r_t + k (gamma r_t - r_{t-1}), potential-based (Ng, Harada, Russell 1999), so it changes no
@@ -20,11 +20,13 @@ Choices that decide whether it learns, with the reasons as measured on cluster-a
 - Critics see a - mean(a): scaling all weights changes no decision, and noise along that direction would drive
   all weights into the end of their range. They are feed-forward on the observation, whose reservoirs hold the
   last seconds, and are told which server a row is from, so that noise in a row is not taken for evidence.
-- The bias of the actor's head learns a hundred times faster than its other parameters. A constant weight per
-  server is most of what there is to gain in a steady pool, and weights that follow noise cost more than they
-  bring: 5 % of mean sojourn time for a standard deviation of .2 in the action.
-- The policy that is evaluated and exported is the exponential average of the actor's parameters (Polyak
-  1990).
+- The actor is one small network for all servers and a learnt constant per server (`shared`). The constants
+  learn ten times faster than the network: a constant weight per server is most of what there is to gain in a
+  steady pool, and weights that follow noise cost more than they bring, 6 % of the mean sojourn time for a
+  standard deviation of .2 in the action.
+- The actor's rates fall as 1 / (1 + episodes / 100) (Robbins, Monro 1951): the critics' slope in the action
+  lags behind the policy, and at constant rates the weights swing around their best values. What is evaluated
+  and exported is an average of the actor's parameters over the last part of the run (Polyak, Juditsky 1992).
 - Temperature: it starts low, .001 for rewards of unit variance. At .02 the policy is uniform for 60 episodes.
 """
 
@@ -65,12 +67,12 @@ from steelyard.trainers.rounds import (
 class DistrLb:
     """Hyper-parameters; `--set algo.NAME=VALUE` changes one. Defaults are what was found to learn best."""
 
-    input: str = "flat"
-    """`per_server`: one network on each server's row, whatever the pool's order; `flat`: one on
-    everything."""
+    input: str = "shared"
+    """`shared`: one network for all servers and a constant for each; `per_server`: without the constants, so
+    that the servers' order does not matter; `flat`: one network on everything."""
     discrete: bool = False
     """Weights {1, 1.5, 2} by one categorical head per server instead of continuous ones."""
-    reward: str = "cv"
+    reward: str = "log_vbf"
     """Kind of reward; empty: the scenario's."""
     measure: str = "true"
     """Which loads the reward is over: true, durations or own; empty: the scenario's."""
@@ -88,14 +90,14 @@ class DistrLb:
     """`set`: one network shared by all servers, told which is which; `flat`: one on everything."""
     replay_episodes: int = 3000
     """Episodes kept per agent."""
-    hidden: int = 64
-    """Units of the actor's layers."""
+    hidden: int = 16
+    """Units of the actor's layers, per server unless `flat`."""
     critic_hidden: int = 32
     """Units of the critics' layers."""
-    actor_lr: float = 2e-6
+    actor_lr: float = 2e-5
     """Learning rate of the actor (Adam), but for:"""
     bias_lr: float = 2e-4
-    """Learning rate of the bias of its head, a constant per server; features must earn their place."""
+    """Learning rate of its constants: the bias of the head and, if `shared`, those of the servers."""
     critic_lr: float = 1e-3
     """Learning rate of the critics (Adam)."""
     alpha_lr: float = 1e-3
@@ -111,8 +113,11 @@ class DistrLb:
     """k of the shaping by the last reward; 0 turns it off."""
     tau: float = 0.05
     """Share of the critics that moves into their targets at a gradient step."""
-    average: float = 0.998
-    """Memory of the averaged actor, per gradient step."""
+    decay_episodes: float = 100.0
+    """Episodes after which the actor's rates have halved: they fall as 1 / (1 + episodes / this)."""
+    average: float = 0.999
+    """Longest memory of the averaged actor, per gradient step; before, it spans the last quarter of the
+    run."""
     clip: float = 5.0
     """Normalised observations are limited to +-clip."""
     grad_clip: float = 1.0
@@ -122,26 +127,17 @@ class DistrLb:
         """UserError for values that make no sense with episodes of `steps` steps."""
         for name in ("num_envs", "batch_size", "hidden", "critic_hidden", "replay_episodes"):
             require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in (
-            "actor_lr",
-            "critic_lr",
-            "alpha_lr",
-            "alpha",
-            "clip",
-            "grad_clip",
-            "updates_per_episode",
-        ):
+        for name in (*_RATES, "alpha", "clip", "grad_clip", "decay_episodes", "updates_per_episode"):
             require(name, getattr(self, name), 0 < getattr(self, name) < math.inf, "a number above 0")
         for name in ("gamma", "tau", "average"):
             require(name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         require("input", self.input, self.input in INPUTS, " or ".join(INPUTS))
         require("critic", self.critic, self.critic in ("flat", "set"), "flat or set")
         require("chunk", self.chunk, 2 <= self.chunk <= steps, f"2 to {steps}, the steps of an episode")
-        require(
-            "burn_in", self.burn_in, 0 <= self.burn_in < self.chunk, f"0 to {self.chunk - 1}, below chunk"
-        )
+        require("burn_in", self.burn_in, 0 <= self.burn_in < self.chunk, f"0 to {self.chunk - 1}")
 
 
+_RATES = ("actor_lr", "bias_lr", "critic_lr", "alpha_lr")
 _NETS = ("actor", "critic", "target", "averaged")
 
 
@@ -166,7 +162,7 @@ class Agent:
             "critic": torch.optim.Adam(self.critic.parameters(), lr=config.critic_lr, fused=True),
             "alpha": torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, fused=True),
         }
-        self.normaliser, self.scale = Normaliser(num_servers), RewardScale()
+        self.normaliser, self.scale, self.steps_done = Normaliser(num_servers), RewardScale(), 0
         stride = max(config.burn_in, 1)
         self.replay = SequenceReplay(
             config.replay_episodes, steps, config.chunk, stride, config.batch_size, self.generator
@@ -213,6 +209,12 @@ class Agent:
         log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # log(1 - tanh^2), stable
         return torch.tanh(raw), (log_normal - log_slope).sum(-1)
 
+    def slow_down(self, episodes: int) -> None:
+        """Set the actor's rates for the time after that many episodes."""
+        share = 1 / (1 + episodes / self.config.decay_episodes)
+        slow, fast = self.optimisers["actor"].param_groups
+        slow["lr"], fast["lr"] = self.config.actor_lr * share, self.config.bias_lr * share
+
     def update(self) -> dict[str, float]:
         """One gradient step of critics, actor and temperature on a batch of chunks; what to log."""
         config, burn_in = self.config, self.config.burn_in
@@ -228,7 +230,9 @@ class Agent:
         self._descend("alpha", self.log_alpha * (entropy - self.entropy_goal))
         with torch.no_grad():
             follow(self.target, self.critic, config.tau)
-            follow(self.averaged, self.actor, 1 - config.average)
+            self.steps_done += 1
+            share = max(1 - config.average, 4 / (self.steps_done + 4))  # Shamir, Zhang 2013, eq. (4), eta = 3
+            follow(self.averaged, self.actor, share)
         return check_losses(
             {
                 "critic_loss": critic_loss.item(),
@@ -312,6 +316,7 @@ class Agent:
             **nets,
             "optimisers": optimisers,
             "log_alpha": self.log_alpha,
+            "steps_done": self.steps_done,
             "normaliser": self.normaliser.state(),
             "scale": dict(vars(self.scale)),
             "replay": self.replay.state(),
@@ -326,6 +331,7 @@ class Agent:
             checkpoint.load_optimiser(optimiser, state["optimisers"][name])
         with torch.no_grad():
             self.log_alpha.copy_(state["log_alpha"])
+        self.steps_done = state["steps_done"]
         self.normaliser.load({name: array.numpy() for name, array in state["normaliser"].items()})
         vars(self.scale).update(state["scale"])
         self.replay.load(state["replay"])
@@ -372,6 +378,8 @@ class DistrLbTrainer:
         seeds = [native.train_seed(self.seed, self.episodes + index) for index in range(episodes)]
         played = self.play(seeds)
         self.episodes += episodes
+        for agent in self.agents:
+            agent.slow_down(self.episodes)
         steps = max(1, round(self.config.updates_per_episode * episodes))
         played.learning.update(learn(self.agents, steps, self.threads))
         return played
