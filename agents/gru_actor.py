@@ -16,7 +16,6 @@ from torch import nn
 
 from steelyard.agents.layout import ROW_DIM, observation_dim, server_rows
 
-LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.5
 LOG_STD_START = -1.5
 INPUTS = ("flat", "shared", "per_server")
 

@@ -1,11 +1,9 @@
 """The faces of the game keep the contracts of PettingZoo, Gymnasium and TorchRL."""
 
-import doctest
 import pickle
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -312,12 +310,3 @@ class TestTorchRL:
             return env.rollout(10)
 
         assert (rollout() == rollout()).all()
-
-
-def test_examples_in_the_documentation():
-    """docs/environments.md runs as it is printed."""
-    failures, examples = doctest.testfile(
-        str(Path(__file__).parent.parent / "docs" / "environments.md"), False
-    )
-    assert examples > 20
-    assert failures == 0

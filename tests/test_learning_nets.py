@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from steelyard import native
-from steelyard.agents import export
+from steelyard.agents import export, gaussian
 from steelyard.agents.critics import TwinCritic
 from steelyard.agents.gru_actor import GruActor
 from steelyard.agents.layout import DISCRETE_ACTIONS, observation_dim, server_rows
@@ -111,49 +112,65 @@ def test_a_feature_that_never_moves_stays_finite() -> None:
     assert np.isfinite(normaliser.vectors()[1]).all()
 
 
+def warm_normaliser(scenario: Scenario) -> Normaliser:
+    """Statistics of 20 steps in four worlds."""
+    normaliser, batch = Normaliser(scenario.num_servers), LoadBalanceBatch(scenario, 4, autoreset=False)
+    batch.reset(seed=3)
+    for _ in range(20):
+        normaliser.update(batch.step(np.zeros((4, 2, scenario.num_servers), dtype=np.float32))[0])
+    return normaliser
+
+
+def eager(actor: export.Actor, normaliser: Normaliser) -> Callable[[np.ndarray], torch.Tensor]:
+    """obs (obs_dim,) -> head (N, 2 or 3), step by step in PyTorch."""
+    mean, inverse = (torch.from_numpy(vector) for vector in normaliser.vectors())
+    state = [actor.initial_state(1)] if isinstance(actor, GruActor) else []
+
+    @torch.no_grad()
+    def step(obs: np.ndarray) -> torch.Tensor:
+        scaled = ((torch.from_numpy(obs.copy()) - mean) * inverse).clamp(-5.0, 5.0)
+        if not isinstance(actor, GruActor):
+            return actor(scaled)
+        output = actor(scaled.view(1, 1, -1), state[0])
+        state[0] = output.state
+        return output.head[0, 0]
+
+    return step
+
+
 @pytest.mark.parametrize(("input_mode", "discrete"), CASES)
 @pytest.mark.parametrize("recurrent", [True, False])
 def test_torch_and_native_inference_agree_over_an_episode(
     input_mode: str, discrete: bool, recurrent: bool
 ) -> None:
-    scenario = Scenario.load("cluster-a-cpu")
-    servers = scenario.num_servers
-    batch = LoadBalanceBatch(scenario, 1, discrete=discrete, autoreset=False)
-    obs = batch.reset(seeds=[7])
-    normaliser = Normaliser(servers)
-    warm = LoadBalanceBatch(scenario, 4, autoreset=False)
-    warm.reset(seed=3)
-    for _ in range(20):
-        normaliser.update(warm.step(np.zeros((4, 2, servers), dtype=np.float32))[0])
-    actor: export.Actor
     if input_mode == "shared" and not recurrent:
         pytest.skip("the feed-forward actor is flat or per_server")
-    if recurrent:
-        actor = actor_of(input_mode, discrete, seed=1, servers=servers)
-    else:
+    scenario = Scenario.load("cluster-a-cpu")
+    actor: export.Actor = actor_of(input_mode, discrete, seed=1, servers=scenario.num_servers)
+    if not recurrent:
         torch.manual_seed(1)
-        actor = MlpActor(servers, input_mode=input_mode, hidden=16, discrete=discrete)
+        actor = MlpActor(scenario.num_servers, input_mode=input_mode, hidden=16, discrete=discrete)
+    normaliser = warm_normaliser(scenario)
     policy = native.Policy(export.policy_bytes([actor], [normaliser], 5.0), num_agents=2)
-    mean, inverse = (torch.from_numpy(v) for v in normaliser.vectors())
-    state = actor.initial_state(1) if isinstance(actor, GruActor) else None
-    moved = 0.0
+    step, moved = eager(actor, normaliser), 0.0
+    batch = LoadBalanceBatch(scenario, 1, discrete=discrete, autoreset=False)
+    obs = batch.reset(seeds=[7])
     for _ in range(120):
-        seen = torch.from_numpy(obs[:, 0].copy())
-        scaled = ((seen - mean) * inverse).clamp(-5.0, 5.0)
-        with torch.no_grad():
-            if isinstance(actor, GruActor):
-                output = actor(scaled.unsqueeze(0), state)
-                head, state = output.head[0, 0], output.state
-            else:
-                head = actor(scaled)[0]
-        ours = np.asarray(policy.infer(0, obs[0, 0]))
+        head, ours = step(obs[0, 0]), np.asarray(policy.infer(0, obs[0, 0]))
         if discrete:
-            expected = np.asarray(DISCRETE_ACTIONS, dtype=np.float32)[head.argmax(-1).numpy()]
-            np.testing.assert_array_equal(ours, expected)
-            step = np.tile(head.argmax(-1).numpy(), (1, 2, 1))
+            choice = head.argmax(-1).numpy()
+            np.testing.assert_array_equal(ours, np.asarray(DISCRETE_ACTIONS, dtype=np.float32)[choice])
         else:
             np.testing.assert_allclose(ours, torch.tanh(head[:, 0]).numpy(), rtol=2e-6, atol=2e-6)
-            step = np.tile(ours, (1, 2, 1))
         moved = max(moved, float(np.abs(ours).max()))
-        obs = batch.step(step)[0]
+        obs = batch.step(np.tile(choice if discrete else ours, (1, 2, 1)))[0]
     assert discrete or moved > 0.01
+
+
+def test_the_log_density_is_that_of_the_samples() -> None:
+    """E[1 / p(a); |a| < .9] is the length of that interval, 1.8, whatever p is."""
+    head = torch.tensor([0.3, -0.2]).expand(200_000, 1, 2)
+    action, log_density = gaussian.sample(head, torch.Generator().manual_seed(0))
+    weight = torch.exp(-log_density) * (action[:, 0].abs() < 0.9)
+    error = weight.std() / len(weight) ** 0.5
+    assert (weight.mean() - 1.8).abs() < 4 * error

@@ -21,6 +21,7 @@ from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint, cli, rounds
 from steelyard.trainers.distr_lb import Agent, DistrLb, DistrLbTrainer
 from steelyard.trainers.replay import SequenceReplay
+from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
 
 SHORT = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.updates_per_episode=2"]
 CASES = list(itertools.product(("flat", "shared", "per_server"), (False, True)))
@@ -54,6 +55,18 @@ def test_every_parameter_has_a_gradient(input_mode: str, discrete: bool) -> None
         assert not torch.equal(before[name], parameter), name
     assert agent.log_alpha.grad is not None
     assert agent.log_alpha.grad.item() != 0
+
+
+def test_every_parameter_of_rlb_sac_has_a_gradient() -> None:
+    scenario = Scenario.load("cluster-a-cpu", ["episode.horizon_s=15"])
+    trainer = RlbSacTrainer(RlbSac(num_envs=2), scenario, 0)
+    trainer.play([native.train_seed(9, index) for index in range(2)])
+    agent = trainer.agents[0]
+    agent.update()
+    for net in (agent.actor, agent.critic):
+        for name, parameter in net.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max().item() > 0, name
 
 
 def test_an_episode_ends_by_truncation_and_its_tail_counts() -> None:
@@ -290,7 +303,13 @@ def test_wandb_offline_writes_its_file_and_needs_no_account(tmp_path: Path) -> N
     assert train(run, 2, "--wandb", "offline") == 0
     (written,) = run.glob("wandb/offline-run-*/run-*.wandb")
     content = written.read_bytes()
-    for word in (b"eval/sojourn_s", b"eval/weights", b"eval_sojourn_s", b"updates_per_episode", b"policy.bin"):
+    for word in (
+        b"eval/sojourn_s",
+        b"eval/weights",
+        b"eval_sojourn_s",
+        b"updates_per_episode",
+        b"policy.bin",
+    ):
         assert word in content, word
 
 

@@ -44,9 +44,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from steelyard import native
-from steelyard.agents import export
+from steelyard.agents import export, gaussian
 from steelyard.agents.critics import TwinCritic
-from steelyard.agents.gru_actor import INPUTS, LOG_STD_MAX, LOG_STD_MIN, GruActor
+from steelyard.agents.gru_actor import INPUTS, GruActor
 from steelyard.agents.normaliser import Normaliser
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint
@@ -105,8 +105,9 @@ class DistrLb:
     alpha: float = 0.001
     """First temperature, for rewards of unit variance."""
     target_entropy: float = -1.0
-    """Entropy per server that the temperature is tuned to, -|A| in all as in Table 9; for discrete heads the
-    share of log 3."""
+    """Entropy per server that the temperature is tuned to: -|A| in all, as in Table 9."""
+    target_entropy_discrete: float = 0.3
+    """The same for discrete heads, as a share of the largest, log 3."""
     gamma: float = 0.5
     """Discount per step."""
     shaping: float = 1.2
@@ -189,7 +190,7 @@ class Agent:
         if self.config.discrete:
             chance = head.softmax(-1).flatten(0, 1)
             return torch.multinomial(chance, 1, generator=self.generator).view(head.shape[:-1]), output.state
-        return self._sample(head)[0], output.state
+        return gaussian.sample(head, self.generator)[0], output.state
 
     def remember(
         self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, state: torch.Tensor
@@ -199,15 +200,6 @@ class Agent:
         self._take_statistics()
         self.scale.update(reward)
         self.replay.add(obs, action, reward, state)
-
-    def _sample(self, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Reparametrised action (..., N) and its log density (...) under the tanh-squashed Gaussian."""
-        mean, log_std = head[..., 0], head[..., 1].clamp(LOG_STD_MIN, LOG_STD_MAX)
-        noise = torch.randn(mean.shape, generator=self.generator)
-        raw = mean + log_std.exp() * noise
-        log_normal = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)
-        log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # log(1 - tanh^2), stable
-        return torch.tanh(raw), (log_normal - log_slope).sum(-1)
 
     def slow_down(self, episodes: int) -> None:
         """Set the actor's rates for the time after that many episodes."""
@@ -250,10 +242,9 @@ class Agent:
     def _continuous(
         self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, head: torch.Tensor
     ) -> tuple[torch.Tensor, Callable[[], torch.Tensor], torch.Tensor, torch.Tensor]:
-        """Critic loss, actor loss (for after the critics' step), entropy, mean Q; obs and head (L+1, B,
-        ..)."""
+        """Critic loss, actor loss (for after the critics' step), entropy, mean Q; (L+1, B, ..) each."""
         alpha = self.log_alpha.detach().exp()
-        fresh, log_density = self._sample(head)
+        fresh, log_density = gaussian.sample(head, self.generator)
         with torch.no_grad():  # no `terminated` here: an episode only ever is truncated, so the tail counts
             tail = torch.minimum(*self.target(obs[1:], fresh[1:])) - alpha * log_density[1:]
             goal = reward + self.config.gamma * tail
@@ -296,8 +287,9 @@ class Agent:
     @property
     def entropy_goal(self) -> float:
         """Entropy of all heads together that the temperature is tuned to."""
-        share = math.log(3) if self.config.discrete else 1.0
-        return self.config.target_entropy * share * self.num_servers
+        config = self.config
+        each = config.target_entropy_discrete * math.log(3) if config.discrete else config.target_entropy
+        return each * self.num_servers
 
     def _descend(self, name: str, loss: torch.Tensor) -> None:
         optimiser = self.optimisers[name]

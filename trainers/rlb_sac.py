@@ -24,9 +24,8 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler
 
 from steelyard import native
-from steelyard.agents import export
+from steelyard.agents import export, gaussian
 from steelyard.agents.critics import TwinCritic
-from steelyard.agents.gru_actor import LOG_STD_MAX, LOG_STD_MIN
 from steelyard.agents.mlp_actor import MlpActor
 from steelyard.agents.normaliser import Normaliser
 from steelyard.envs.scenario import Scenario
@@ -67,7 +66,7 @@ class RlbSac:
     """Units of the actor's layers."""
     critic_hidden: int = 32
     """Units of the critics' layers."""
-    actor_lr: float = 1e-4
+    actor_lr: float = 2e-5
     """Learning rate of the actor (Adam)."""
     critic_lr: float = 1e-3
     """Learning rate of the critics (Adam)."""
@@ -141,7 +140,7 @@ class Agent:
     @torch.no_grad()
     def act(self, obs: torch.Tensor) -> torch.Tensor:
         """Sampled actions (B, N) in [-1, 1] from obs (B, obs_dim)."""
-        return self._sample(self.actor(self.normalised(obs)))[0]
+        return gaussian.sample(self.actor(self.normalised(obs)), self.generator)[0]
 
     def remember(self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor) -> None:
         """Store episodes: obs (E, T+1, obs_dim) raw, action (E, T, N), reward (E, T)."""
@@ -152,27 +151,18 @@ class Agent:
         flat = {name: value.flatten(0, 1).contiguous() for name, value in steps.items()}
         self.replay.extend(TensorDict(flat, batch_size=[reward.numel()]))
 
-    def _sample(self, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Reparametrised action (..., N) and its log density (...) under the tanh-squashed Gaussian."""
-        mean, log_std = head[..., 0], head[..., 1].clamp(LOG_STD_MIN, LOG_STD_MAX)
-        noise = torch.randn(mean.shape, generator=self.generator)
-        raw = mean + log_std.exp() * noise
-        log_normal = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)
-        log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # log(1 - tanh^2), stable
-        return torch.tanh(raw), (log_normal - log_slope).sum(-1)
-
     def update(self) -> dict[str, float]:
         """One gradient step of critics, actor and temperature on a batch of transitions; what to log."""
         config, batch, alpha = self.config, self.replay.sample(), self.log_alpha.detach().exp()
         obs, after = self.normalised(batch["obs"]), self.normalised(batch["next"])
         with torch.no_grad():  # an episode only ever is truncated, so every tail counts
-            action, log_density = self._sample(self.actor(after))
+            action, log_density = gaussian.sample(self.actor(after), self.generator)
             tail = torch.minimum(*self.target(after, action)) - alpha * log_density
             goal = self.scale(batch["reward"]) + config.gamma * tail
         first, second = self.critic(obs, batch["action"])
         critic_loss = F.mse_loss(first, goal) + F.mse_loss(second, goal)
         self._descend("critic", critic_loss)
-        action, log_density = self._sample(self.actor(obs))
+        action, log_density = gaussian.sample(self.actor(obs), self.generator)
         self._descend("actor", (alpha * log_density - torch.minimum(*self.critic(obs, action))).mean())
         entropy = -log_density.detach().mean()
         self._descend("alpha", self.log_alpha * (entropy - config.target_entropy * self.num_servers))

@@ -117,6 +117,7 @@ class WandbLog:
             artifact.add_file(str(policy))
             self._run.log_artifact(artifact)
         self._run.finish()
+        self._wandb.teardown()  # waits until its service has written the file
 
 
 class LiveLine:

@@ -160,8 +160,6 @@ void LoadBalancer::refresh_tables() {
   if (sampling == Sampling::kMaglev) maglev_.build(members_);
   if (sampling == Sampling::kWeightedHash || sampling == Sampling::kTwoWeighted) {
     alias_.build(members_, weight_.data());
-    // Charon draws candidates by weight and compares bare scores.
-    if (sampling == Sampling::kTwoWeighted) weight_.assign(weight_.size(), kUnitWeight);
   }
 }
 
