@@ -28,7 +28,7 @@ CARD_RECORDS = "evaluation.json"
 class Demo:
     """Train Distr-LB, export it, and run it natively beside the rules on flows it has never seen."""
 
-    episodes: int = 400
+    episodes: int = 240
     """Training episodes of 60 s."""
     seed: int = 0
     """Training seed; evaluation seeds are others by construction."""

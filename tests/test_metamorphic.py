@@ -71,7 +71,9 @@ def paired(config: native.ClusterConfig, other: native.ClusterConfig, one_rule, 
     "name", ["wcmp", "lsq", "sed", "sed2", "gsq", "hlb", "awcmp", "oracle", "charon_wsapp"]
 )
 def test_servers_have_no_order(name):
+    """Weights without ties: a tie goes to the next server in a rotation, which depends on who stands beside whom."""
     order = [2, 0, 3, 1]
+    weights = [w * (1 + 0.0137 * j) for j, w in enumerate(WEIGHTS)]
     configs = [
         cluster(
             pool, 4.6, num_load_balancers=2, horizon_s=200.0, warmup_s=10.0, step_s=0.5, features=True,
@@ -81,10 +83,10 @@ def test_servers_have_no_order(name):
     ]  # fmt: skip
     rules = [rule(name), rule(name)]
     if rules[0].uses_weights:
-        rules[0].weights, rules[1].weights = WEIGHTS, [WEIGHTS[j] for j in order]
+        rules[0].weights, rules[1].weights = weights, [weights[j] for j in order]
     differences = paired(*configs, *rules)
     assert standard_error(differences) < 0.04
-    assert abs(differences.mean()) < 4 * standard_error(differences)
+    assert abs(differences.mean()) <= 4 * standard_error(differences)
 
 
 @pytest.mark.parametrize("name", ["ecmp", "wcmp", "maglev", "gsq", "gsq2", "oracle", "oracle_srt"])

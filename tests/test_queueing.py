@@ -183,7 +183,7 @@ def test_join_the_shortest_queue_under_heavy_load(servers, room, known):
     expected = theory.shortest_queue_sojourn_s(servers, 0.9, servers, room)
     assert expected == pytest.approx(known, rel=1e-5)
     samples = means(world([server()] * servers, 0.9 * servers, flows=500_000), "gsq", seeds=range(24))
-    assert_mean(samples, expected, precision=0.005)
+    assert_mean(samples, expected, precision=0.008)
 
 
 def test_known_values_of_join_the_shortest_queue():

@@ -101,6 +101,7 @@ def test_policy_is_sed_with_the_weights_of_the_actions(seed):
 def flows_per_server(name, weights=(), flows=20_000, **fields) -> np.ndarray:
     """(N,) flows that a rule sent to each of 8 servers while none completed."""
     pool = fields.pop("pool", [server()] * 8)
+    fields = {"flow_table_ways": 64, **fields}  # no bucket is ever full
     config = cluster(pool, 100.0, [stage("cpu", deterministic(1e6))], horizon_s=flows / 100.0, **fields)
     world = native.World(config, rule(name, weights), 5)
     world.run_until(config.horizon_s)

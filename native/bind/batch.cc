@@ -15,7 +15,8 @@ namespace {
 
 // The native batch together with the arrays whose memory it writes.
 struct Batch {
-  Batch(const sim::ClusterConfig& config, int num_envs, int threads, const std::string& reward, const std::string& measure)
+  Batch(const sim::ClusterConfig& config, int num_envs, int threads, const std::string& reward,
+        const std::string& measure)
       : worlds(bind::frozen(config), num_envs, threads, reward, measure) {}
   sim::ClusterBatch worlds;
   py::object observations, rewards, truncated;
@@ -27,14 +28,16 @@ T* buffer(const py::array& array, const char* name, std::vector<py::ssize_t> sha
   for (const py::ssize_t extent : shape) wanted += std::to_string(extent) + ",";
   wanted += ") of " + std::string(py::str(py::dtype::of<T>()));
   bool fits = array.ndim() == static_cast<py::ssize_t>(shape.size()) && array.dtype().is(py::dtype::of<T>());
-  for (size_t i = 0; fits && i < shape.size(); ++i) fits = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
+  for (size_t i = 0; fits && i < shape.size(); ++i)
+    fits = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
   if (!fits || (array.flags() & py::array::c_style) == 0 || !array.writeable()) {
     throw py::value_error(std::string(name) + ": needs a writeable C-contiguous array of shape " + wanted);
   }
   return static_cast<T*>(const_cast<void*>(array.data()));
 }
 
-void bind_buffers(Batch& batch, const py::array& observations, const py::array& rewards, const py::array& truncated) {
+void bind_buffers(Batch& batch, const py::array& observations, const py::array& rewards,
+                  const py::array& truncated) {
   const py::ssize_t b = batch.worlds.num_envs();
   const py::ssize_t m = batch.worlds.num_agents();
   const py::ssize_t d = core::observation_size(batch.worlds.num_servers());
@@ -47,7 +50,8 @@ void bind_buffers(Batch& batch, const py::array& observations, const py::array& 
 }
 
 void need_bound(const Batch& batch) {
-  if (!batch.worlds.bound()) throw py::value_error("bind: no buffers yet; call bind(observations, rewards, truncated) first");
+  if (!batch.worlds.bound())
+    throw py::value_error("bind: no buffers yet; call bind(observations, rewards, truncated) first");
 }
 
 void reset(Batch& batch, const py::array_t<uint64_t, py::array::c_style>& seeds) {
@@ -62,21 +66,25 @@ void reset(Batch& batch, const py::array_t<uint64_t, py::array::c_style>& seeds)
 
 void reset_world(Batch& batch, int index, uint64_t seed) {
   need_bound(batch);
-  if (index < 0 || index >= batch.worlds.num_envs()) throw py::index_error("index: " + std::to_string(index) + " is not in the batch");
+  if (index < 0 || index >= batch.worlds.num_envs())
+    throw py::index_error("index: " + std::to_string(index) + " is not in the batch");
   batch.worlds.reset_world(index, seed);
 }
 
 void step(Batch& batch, const py::array_t<float, py::array::c_style>& actions, const py::object& active) {
   need_bound(batch);
   const py::ssize_t b = batch.worlds.num_envs();
-  if (actions.ndim() != 3 || actions.shape(0) != b || actions.shape(1) != batch.worlds.num_agents() || actions.shape(2) != batch.worlds.num_servers()) {
-    throw py::value_error("actions: needs shape (" + std::to_string(b) + ", " + std::to_string(batch.worlds.num_agents()) + ", " +
+  if (actions.ndim() != 3 || actions.shape(0) != b || actions.shape(1) != batch.worlds.num_agents() ||
+      actions.shape(2) != batch.worlds.num_servers()) {
+    throw py::value_error("actions: needs shape (" + std::to_string(b) + ", " +
+                          std::to_string(batch.worlds.num_agents()) + ", " +
                           std::to_string(batch.worlds.num_servers()) + ")");
   }
   py::array_t<uint8_t, py::array::c_style> mask;
   if (!active.is_none()) {
     mask = active.cast<py::array_t<uint8_t, py::array::c_style>>();
-    if (mask.ndim() != 1 || mask.size() != b) throw py::value_error("active: needs shape (" + std::to_string(b) + ",)");
+    if (mask.ndim() != 1 || mask.size() != b)
+      throw py::value_error("active: needs shape (" + std::to_string(b) + ",)");
   }
   const uint8_t* mask_data = active.is_none() ? nullptr : mask.data();
   const float* data = actions.data();
@@ -106,11 +114,13 @@ py::dict episode_stats(Batch& batch) {
 }  // namespace
 
 void bind_batch(py::module_& module) {
-  py::class_<Batch>(module, "ClusterBatch",
-                    "B cluster worlds stepped together. Buffers: observations (B, M, D) float32, rewards (B, M) float32,\n"
-                    "truncated (B,) uint8. A truncated world stays at its horizon until reset_world.")
-      .def(py::init<const sim::ClusterConfig&, int, int, const std::string&, const std::string&>(), py::arg("config"), py::arg("num_envs"),
-           py::arg("threads") = 1, py::arg("reward") = "vbf", py::arg("measure") = "durations")
+  py::class_<Batch>(
+      module, "ClusterBatch",
+      "B cluster worlds stepped together. Buffers: observations (B, M, D) float32, rewards (B, M) float32,\n"
+      "truncated (B,) uint8. A truncated world stays at its horizon until reset_world.")
+      .def(py::init<const sim::ClusterConfig&, int, int, const std::string&, const std::string&>(),
+           py::arg("config"), py::arg("num_envs"), py::arg("threads") = 1, py::arg("reward") = "vbf",
+           py::arg("measure") = "durations")
       .def("bind", &bind_buffers, py::arg("observations"), py::arg("rewards"), py::arg("truncated"))
       .def("reset", &reset, py::arg("seeds"))
       .def("reset_world", &reset_world, py::arg("index"), py::arg("seed"))

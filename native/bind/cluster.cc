@@ -87,9 +87,11 @@ void add_details(py::dict& d, const sim::EpisodeResult& result, int m, int n) {
   d["timeline"] = timeline;
 }
 
-py::list simulate(const sim::ClusterConfig& config, const core::RuleConfig& rule, const std::vector<uint64_t>& seeds, int threads,
-                  const std::string& convention, bool details) {
-  if (threads < 1) throw py::value_error("threads: " + std::to_string(threads) + " is not allowed; use 1 or more");
+py::list simulate(const sim::ClusterConfig& config, const core::RuleConfig& rule,
+                  const std::vector<uint64_t>& seeds, int threads, const std::string& convention,
+                  bool details) {
+  if (threads < 1)
+    throw py::value_error("threads: " + std::to_string(threads) + " is not allowed; use 1 or more");
   const auto frozen = bind::frozen(config);
   rule.check(frozen->num_servers(), frozen->num_load_balancers);
   const sim::Convention chosen = bind::convention_of(convention);
@@ -117,7 +119,8 @@ py::list simulate(const sim::ClusterConfig& config, const core::RuleConfig& rule
 }
 
 py::array_t<float> observe(ClusterWorld& world, int agent) {
-  if (agent < 0 || agent >= world.num_balancers()) throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
+  if (agent < 0 || agent >= world.num_balancers())
+    throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
   py::array_t<float> out(core::observation_size(world.num_servers()));
   world.observe(agent, out.mutable_data());
   return out;
@@ -131,7 +134,8 @@ py::array_t<float> observe_all(ClusterWorld& world) {
 }
 
 void act(ClusterWorld& world, int agent, const py::array_t<float, py::array::c_style>& action) {
-  if (agent < 0 || agent >= world.num_balancers()) throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
+  if (agent < 0 || agent >= world.num_balancers())
+    throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
   if (action.ndim() != 1 || action.size() != world.num_servers()) {
     throw py::value_error("action: needs shape (" + std::to_string(world.num_servers()) + ",)");
   }
@@ -139,7 +143,8 @@ void act(ClusterWorld& world, int agent, const py::array_t<float, py::array::c_s
 }
 
 py::array_t<double> remaining_time(const ClusterWorld& world, int agent) {
-  if (agent < -1 || agent >= world.num_balancers()) throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
+  if (agent < -1 || agent >= world.num_balancers())
+    throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
   py::array_t<double> out(world.num_servers());
   world.remaining_time(agent, out.mutable_data());
   return out;
@@ -154,7 +159,8 @@ py::dict state(const ClusterWorld& world) {
   for (int i = 0; i < world.num_balancers(); ++i) {
     flows_on.append(world.balancer(i).flows_on());
     std::vector<double> w;
-    for (const core::WeightQ16 q : world.balancer(i).weights()) w.push_back(static_cast<double>(q) / core::kUnitWeight);
+    for (const core::WeightQ16 q : world.balancer(i).weights())
+      w.push_back(static_cast<double>(q) / core::kUnitWeight);
     weights.append(w);
   }
   d["flows_on"] = flows_on;
@@ -174,10 +180,13 @@ py::array_t<float> payoff(ClusterWorld& world, const std::string& reward, const 
 }  // namespace
 
 void bind_cluster(py::module_& module) {
-  module.def("simulate", &simulate, py::arg("config"), py::arg("rule"), py::arg("seeds"), py::arg("threads") = 1,
-             py::arg("convention") = "uncensored", py::arg("details") = false,
-             "One episode per seed, natively. Returns one dict per seed, in their order; Ctrl-C stops between episodes.");
-  py::class_<ClusterWorld>(module, "World", "One cluster world, stepped by hand. clone() is a snapshot, restore() goes back to one.")
+  module.def("simulate", &simulate, py::arg("config"), py::arg("rule"), py::arg("seeds"),
+             py::arg("threads") = 1, py::arg("convention") = "uncensored", py::arg("details") = false,
+             "One episode per seed, natively. Returns one dict per seed, in their order; Ctrl-C stops "
+             "between episodes.");
+  py::class_<ClusterWorld>(
+      module, "World",
+      "One cluster world, stepped by hand. clone() is a snapshot, restore() goes back to one.")
       .def(py::init([](const sim::ClusterConfig& config, const core::RuleConfig& rule, uint64_t seed) {
              return std::make_unique<ClusterWorld>(bind::frozen(config), rule, seed);
            }),
@@ -186,7 +195,8 @@ void bind_cluster(py::module_& module) {
       .def(
           "run_until",
           [](ClusterWorld& self, double t_s) {
-            if (!(nanos(t_s) >= self.now())) throw py::value_error("t_s: " + std::to_string(t_s) + " is in the past");
+            if (!(nanos(t_s) >= self.now()))
+              throw py::value_error("t_s: " + std::to_string(t_s) + " is in the past");
             const py::gil_scoped_release release;
             self.run_until(nanos(t_s));
           },
@@ -201,14 +211,23 @@ void bind_cluster(py::module_& module) {
       .def("observe", &observe, py::arg("agent"), "(D,) float32.")
       .def("observe_all", &observe_all, "(M, D) float32.")
       .def("act", &act, py::arg("agent"), py::arg("action"), "action: (N,) float32 in [-1, 1].")
-      .def("remaining_time", &remaining_time, py::arg("agent") = -1, "(N,) true remaining time [s] per server; of one agent's flows, or all (-1).")
+      .def("remaining_time", &remaining_time, py::arg("agent") = -1,
+           "(N,) true remaining time [s] per server; of one agent's flows, or all (-1).")
       .def("reward", &payoff, py::arg("kind"), py::arg("measure") = "durations", "(M,) float32.")
       .def("state", &state)
       .def("clone", [](const ClusterWorld& self) { return std::make_unique<ClusterWorld>(self); })
-      .def("restore", [](ClusterWorld& self, const ClusterWorld& other) { self = other; }, py::arg("other"))
-      .def("stats", [](const ClusterWorld& self, const std::string& word) { return bind::stats_dict(self.metrics().summarise(bind::convention_of(word))); },
-           py::arg("convention") = "uncensored")
-      .def_property_readonly("now_s", [](const ClusterWorld& self) { return static_cast<double>(self.now()) * 1e-9; })
+      .def(
+          "restore", [](ClusterWorld& self, const ClusterWorld& other) { self = other; }, py::arg("other"))
+      .def(
+          "stats",
+          [](const ClusterWorld& self, const std::string& word) {
+            sim::EpisodeStats stats = self.metrics().summarise(bind::convention_of(word));
+            stats.untracked = self.untracked();
+            return bind::stats_dict(stats);
+          },
+          py::arg("convention") = "uncensored", "Of the flows that are done so far; the keys of simulate.")
+      .def_property_readonly("now_s",
+                             [](const ClusterWorld& self) { return static_cast<double>(self.now()) * 1e-9; })
       .def_property_readonly("done", [](const ClusterWorld& self) { return self.now() >= self.horizon_ns(); })
       .def_property_readonly("digest", &ClusterWorld::digest);
 }

@@ -1,12 +1,12 @@
 // Python face of ClusterConfig: plain attributes, enums as words. Vectors are assigned whole.
-#include "native/sim/cluster_config.h"
-
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <array>
 #include <string>
 #include <utility>
+
+#include "native/sim/cluster_config.h"
 
 namespace py = pybind11;
 using namespace steelyard::sim;
@@ -18,8 +18,10 @@ using Words = std::array<std::pair<const char*, E>, K>;
 
 constexpr Words<StageKind, 2> kStages{{{"cpu", StageKind::kCpu}, {"io", StageKind::kIo}}};
 constexpr Words<CpuMode, 2> kModes{{{"fifo", CpuMode::kFifo}, {"ps", CpuMode::kBlockedPs}}};
-constexpr Words<ArrivalKind, 4> kArrivals{
-    {{"poisson", ArrivalKind::kPoisson}, {"mmpp", ArrivalKind::kMmpp}, {"diurnal", ArrivalKind::kDiurnal}, {"trace", ArrivalKind::kTrace}}};
+constexpr Words<ArrivalKind, 4> kArrivals{{{"poisson", ArrivalKind::kPoisson},
+                                           {"mmpp", ArrivalKind::kMmpp},
+                                           {"diurnal", ArrivalKind::kDiurnal},
+                                           {"trace", ArrivalKind::kTrace}}};
 constexpr Words<EventKind, 7> kEvents{{{"speed", EventKind::kSpeed},
                                        {"workers", EventKind::kWorkers},
                                        {"leave", EventKind::kLeave},
@@ -27,15 +29,16 @@ constexpr Words<EventKind, 7> kEvents{{{"speed", EventKind::kSpeed},
                                        {"balancer_fail", EventKind::kBalancerFail},
                                        {"balancer_recover", EventKind::kBalancerRecover},
                                        {"arrival_scale", EventKind::kArrivalScale}}};
-constexpr Words<DistributionKind, 9> kDistributions{{{"exponential", DistributionKind::kExponential},
-                                                     {"deterministic", DistributionKind::kDeterministic},
-                                                     {"uniform", DistributionKind::kUniform},
-                                                     {"lognormal", DistributionKind::kLognormal},
-                                                     {"pareto", DistributionKind::kPareto},
-                                                     {"discrete", DistributionKind::kDiscrete},
-                                                     {"hyperexponential", DistributionKind::kHyperexponential},
-                                                     {"empirical", DistributionKind::kEmpirical},
-                                                     {"trace", DistributionKind::kTrace}}};
+constexpr Words<DistributionKind, 9> kDistributions{
+    {{"exponential", DistributionKind::kExponential},
+     {"deterministic", DistributionKind::kDeterministic},
+     {"uniform", DistributionKind::kUniform},
+     {"lognormal", DistributionKind::kLognormal},
+     {"pareto", DistributionKind::kPareto},
+     {"discrete", DistributionKind::kDiscrete},
+     {"hyperexponential", DistributionKind::kHyperexponential},
+     {"empirical", DistributionKind::kEmpirical},
+     {"trace", DistributionKind::kTrace}}};
 
 template <typename E, size_t K>
 std::string word_of(const Words<E, K>& words, E value) {
@@ -65,12 +68,16 @@ void def_word(Class& bound, const char* name, const Words<E, K>& words) {
 }
 
 void bind_parts(py::module_& module) {
-  py::class_<Distribution> distribution(module, "Distribution", "A distribution; see native/sim/distribution.h for a and b.");
+  py::class_<Distribution> distribution(module, "Distribution",
+                                        "A distribution; see native/sim/distribution.h for a and b.");
   distribution.def(py::init<>()).def_readwrite("a", &Distribution::a).def_readwrite("b", &Distribution::b);
   def_word<&Distribution::kind>(distribution, "kind", kDistributions);
-  distribution.def("prepare", &Distribution::prepare, py::arg("key"), "Checks the parameters; ValueError names `key`.")
+  distribution
+      .def("prepare", &Distribution::prepare, py::arg("key"),
+           "Checks the parameters; ValueError names `key`.")
       .def("mean", &Distribution::mean, "Expected value [s]; NaN for a trace.")
-      .def("sample", &Distribution::sample, py::arg("word"), "The draw [s] that belongs to one 64-bit random word.");
+      .def("sample", &Distribution::sample, py::arg("word"),
+           "The draw [s] that belongs to one 64-bit random word.");
 
   py::class_<StageConfig> stage(module, "StageConfig");
   stage.def(py::init<>()).def_readwrite("demand", &StageConfig::demand);
@@ -116,7 +123,8 @@ void bind_event(py::module_& module) {
 void bind_config(py::module_& module) {
   bind_parts(module);
   bind_event(module);
-  py::class_<ClusterConfig, std::shared_ptr<ClusterConfig>>(module, "ClusterConfig", "A cluster world; filled by envs.scenario.")
+  py::class_<ClusterConfig, std::shared_ptr<ClusterConfig>>(module, "ClusterConfig",
+                                                            "A cluster world; filled by envs.scenario.")
       .def(py::init<>())
       .def_readwrite("num_load_balancers", &ClusterConfig::num_load_balancers)
       .def_readwrite("servers", &ClusterConfig::servers)
@@ -140,5 +148,6 @@ void bind_config(py::module_& module) {
       .def_readwrite("horizon_s", &ClusterConfig::horizon_s)
       .def_readwrite("warmup_s", &ClusterConfig::warmup_s)
       .def_readwrite("events", &ClusterConfig::events)
-      .def("prepare", &ClusterConfig::prepare, "Checks everything; ValueError names key, value and what is allowed.");
+      .def("prepare", &ClusterConfig::prepare,
+           "Checks everything; ValueError names key, value and what is allowed.");
 }

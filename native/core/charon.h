@@ -14,7 +14,8 @@ class CharonScores {
   // g' = max(0, g - v (now - t)).
   float predicted(ServerId server, TimeNs now) const {
     const Row& row = rows_[server];
-    const float left = row.load - row.speed * static_cast<float>(static_cast<double>(now - row.updated) * 1e-9);
+    const float left =
+        row.load - row.speed * static_cast<float>(static_cast<double>(now - row.updated) * 1e-9);
     return left > 0 ? left : 0;
   }
   // The winner of a choice gets +1.

@@ -10,9 +10,9 @@
 namespace steelyard::core {
 
 struct FlowEntry {
-  uint32_t tag = 0;      // upper half of the flow's hash
-  int16_t server = -1;   // kNoServer: the entry is free
-  uint16_t acked = 0;    // 1 after the first ACK
+  uint32_t tag = 0;     // upper half of the flow's hash
+  int16_t server = -1;  // kNoServer: the entry is free
+  uint16_t acked = 0;   // 1 after the first ACK
   TimeNs opened = 0;
 };
 
@@ -24,11 +24,45 @@ class FlowTable {
   FlowTable(int buckets, int ways, bool preallocate);
 
   // Registers a flow; nullptr when its bucket is full (the flow is then forwarded but not counted).
-  FlowEntry* open(uint64_t hash, ServerId server, TimeNs now);
+  FlowEntry* open(uint64_t hash, ServerId server, TimeNs now) {
+    uint32_t& page = directory_[page_of(hash)];
+    if (page == kNoPage) page = take_page();
+    FlowEntry* entry = bucket(page, hash);
+    for (const FlowEntry* end = entry + ways_; entry != end; ++entry) {
+      if (entry->server != kNoServer) continue;
+      *entry = FlowEntry{static_cast<uint32_t>(hash >> 32), static_cast<int16_t>(server), 0, now};
+      ++page_live_[page];
+      ++live_;
+      return entry;
+    }
+    return nullptr;
+  }
+  // Brings the place where `open` will register this flow near, since it is seldom in cache.
+  void prefetch(uint64_t hash) {
+    const uint32_t page = directory_[page_of(hash)];
+    if (page != kNoPage) return __builtin_prefetch(bucket(page, hash));
+    if (num_free_ > 0) __builtin_prefetch(bucket(free_pages_[num_free_ - 1], hash));
+  }
   // The live entry of a flow; nullptr when it has none.
-  FlowEntry* find(uint64_t hash);
+  FlowEntry* find(uint64_t hash) {
+    const uint32_t page = directory_[page_of(hash)];
+    if (page == kNoPage) return nullptr;
+    const uint32_t tag = static_cast<uint32_t>(hash >> 32);
+    FlowEntry* entry = bucket(page, hash);
+    for (const FlowEntry* end = entry + ways_; entry != end; ++entry) {
+      if (entry->tag == tag && entry->server != kNoServer) return entry;
+    }
+    return nullptr;
+  }
   // Frees an entry that `find` or `open` returned for this hash.
-  void close(uint64_t hash, FlowEntry* entry);
+  void close(uint64_t hash, FlowEntry* entry) {
+    entry->server = kNoServer;
+    --live_;
+    uint32_t& page = directory_[page_of(hash)];
+    if (--page_live_[page] != 0) return;
+    free_pages_[num_free_++] = page;
+    page = kNoPage;
+  }
   void clear();
 
   int live() const { return live_; }
@@ -41,14 +75,20 @@ class FlowTable {
     const uint32_t within = static_cast<uint32_t>(hash) & mask_ & (kBucketsPerPage - 1);
     return &entries_[(static_cast<size_t>(page) * kBucketsPerPage + within) * ways_];
   }
-  uint32_t take_page();
+  uint32_t take_page() {
+    if (num_free_ == 0) [[unlikely]]
+      add_page();
+    return free_pages_[--num_free_];
+  }
+  void add_page();
 
   uint32_t mask_;
   int ways_;
   int live_ = 0;
-  std::vector<uint32_t> directory_;  // page of the table -> page of the pool
-  std::vector<uint32_t> page_live_;  // live entries per page of the pool
-  std::vector<uint32_t> free_pages_;
+  std::vector<uint32_t> directory_;   // page of the table -> page of the pool
+  std::vector<uint32_t> page_live_;   // live entries per page of the pool
+  std::vector<uint32_t> free_pages_;  // the first num_free_ are pages of the pool without a flow
+  uint32_t num_free_ = 0;
   std::vector<FlowEntry> entries_;
 };
 

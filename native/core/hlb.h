@@ -20,7 +20,8 @@ class HlbFilter {
   explicit HlbFilter(int num_servers = 0) : filters_(num_servers) {}
 
   // One step. mean[j], std[j]: moments of the flow durations [s] of server j; mean 0 means no sample yet, and
-  // such a server keeps its estimate. Writes the weights exp(-mu), scaled so that they sum to the number of members.
+  // such a server keeps its estimate. Writes the weights exp(-mu), scaled so that they sum to the number of
+  // members.
   void step(std::span<const ServerId> members, const float* mean, const float* std, WeightQ16* weight) {
     float sum = 0;
     int measured = 0;

@@ -10,7 +10,9 @@ using f32x8 = float __attribute__((vector_size(32)));
 using i32x8 = int32_t __attribute__((vector_size(32)));
 
 // Sum of the lanes, in a fixed order.
-inline float horizontal_sum(const f32x8& x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+inline float horizontal_sum(const f32x8& x) {
+  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
 
 // 2^x for x in [-126, 126], relative error below 3e-7: 2^f by its Taylor series of degree 6 on [-0.5, 0.5].
 inline f32x8 exp2_lanes(f32x8 x) {

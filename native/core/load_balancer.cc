@@ -7,8 +7,9 @@
 namespace steelyard::core {
 namespace {
 
-constexpr uint64_t kChoiceSalt = 0x5bd1e9955bd1e995ULL;  // the choice must not reuse the edge router's hash bits
-constexpr uint32_t kScoreUnit = 256;                     // predicted and noisy loads carry 8 fractional bits
+constexpr uint64_t kChoiceSalt =
+    0x5bd1e9955bd1e995ULL;            // the choice must not reuse the edge router's hash bits
+constexpr uint32_t kScoreUnit = 256;  // predicted and noisy loads carry 8 fractional bits
 constexpr float kSecondsPerNs = 1e-9f;
 
 float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsPerNs; }
@@ -16,10 +17,13 @@ float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsP
 }  // namespace
 
 LoadBalancer::LoadBalancer(const BalancerConfig& config, const RuleConfig& rule)
-    : config_(config), rule_(rule), table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate) {
+    : config_(config),
+      rule_(rule),
+      table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate) {
   const int n = config.num_servers;
   configured_.assign(n, kUnitWeight);
-  for (size_t j = 0; j < rule.weights.size(); ++j) configured_[j] = weight_to_q16(static_cast<float>(rule.weights[j]));
+  for (size_t j = 0; j < rule.weights.size(); ++j)
+    configured_[j] = weight_to_q16(static_cast<float>(rule.weights[j]));
   members_.resize(n);
   std::iota(members_.begin(), members_.end(), 0);
   const Reservoir empty(0, config.reservoir_size);
@@ -38,7 +42,8 @@ void LoadBalancer::restart(uint64_t stream) {
   score_.assign(n, 0);
   mean_.assign(n, 0.0f);
   std_.assign(n, 0.0f);
-  const bool uses_configured = rule_.traits->weighting == Weighting::kConfigured || rule_.traits->weighting == Weighting::kProbed;
+  const bool uses_configured =
+      rule_.traits->weighting == Weighting::kConfigured || rule_.traits->weighting == Weighting::kProbed;
   if (uses_configured) {
     weight_ = configured_;
   } else {
@@ -58,10 +63,24 @@ void LoadBalancer::restart(uint64_t stream) {
   refresh_tables();
 }
 
-ServerId LoadBalancer::choose(uint64_t hash, TimeNs now, const uint32_t* global_load) {
-  if (members_.empty()) return kNoServer;
-  const uint64_t word = mix64(hash ^ kChoiceSalt);
-  return rule_.traits->score == Score::kRandom ? choose_by_hash(word) : choose_by_score(word, now, global_load);
+const uint32_t* LoadBalancer::told_loads(uint64_t word, TimeNs now, const uint32_t* global_load) {
+  switch (rule_.traits->score) {
+    case Score::kGlobal:
+      return global_load;
+    case Score::kNoisy:
+      for (const ServerId j : members_) {
+        const uint32_t noise =
+            below(draw(word, static_cast<uint64_t>(j)), static_cast<uint32_t>(rule_.noise * kScoreUnit) + 1);
+        score_[j] = global_load[j] * kScoreUnit + noise;
+      }
+      return score_.data();
+    case Score::kPredicted:
+      for (const ServerId j : members_)
+        score_[j] = static_cast<uint32_t>(charon_.predicted(j, now) * kScoreUnit);
+      return score_.data();
+    default:
+      return flows_on_.data();
+  }
 }
 
 ServerId LoadBalancer::choose_by_hash(uint64_t word) {
@@ -77,8 +96,9 @@ ServerId LoadBalancer::choose_by_hash(uint64_t word) {
   }
 }
 
-ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load) {
-  const uint32_t* load = scores(word, now, global_load);
+inline ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load) {
+  const Score score = rule_.traits->score;
+  const uint32_t* load = score == Score::kLocal ? flows_on_.data() : told_loads(word, now, global_load);
   ServerId server = kNoServer;
   if (rule_.traits->sampling == Sampling::kAll) {
     server = argmin_expected_delay(members_, load, weight_.data(), word);
@@ -89,39 +109,29 @@ ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const uint32_t
     const ServerId b = alias_.sample(mix64(word + kChoiceSalt));
     server = load[b] < load[a] ? b : a;
   }
-  if (rule_.traits->score == Score::kPredicted) charon_.chosen(server, now);
+  if (score == Score::kPredicted) charon_.chosen(server, now);
   return server;
 }
 
-const uint32_t* LoadBalancer::scores(uint64_t word, TimeNs now, const uint32_t* global_load) {
-  switch (rule_.traits->score) {
-    case Score::kGlobal:
-      return global_load;
-    case Score::kNoisy:
-      for (const ServerId j : members_) {
-        const uint32_t noise = below(draw(word, static_cast<uint64_t>(j)), static_cast<uint32_t>(rule_.noise * kScoreUnit) + 1);
-        score_[j] = global_load[j] * kScoreUnit + noise;
-      }
-      return score_.data();
-    case Score::kPredicted:
-      for (const ServerId j : members_) score_[j] = static_cast<uint32_t>(charon_.predicted(j, now) * kScoreUnit);
-      return score_.data();
-    default:
-      return flows_on_.data();
-  }
+ServerId LoadBalancer::choose(uint64_t hash, TimeNs now, const uint32_t* global_load) {
+  if (members_.empty()) return kNoServer;
+  table_.prefetch(hash);
+  const uint64_t word = mix64(hash ^ kChoiceSalt);
+  return rule_.traits->score == Score::kRandom ? choose_by_hash(word)
+                                               : choose_by_score(word, now, global_load);
 }
 
-bool LoadBalancer::open(uint64_t hash, ServerId server, TimeNs now) {
+ServerId LoadBalancer::open(uint64_t hash, ServerId server, TimeNs now) {
   if (config_.features) {
     if (last_arrival_ >= 0) inter_arrival_.add(now, seconds(now - last_arrival_));
     last_arrival_ = now;
   }
   if (table_.open(hash, server, now) == nullptr) {
     ++untracked_;
-    return false;
+    return members_[below(mix64(hash ^ kChoiceSalt), static_cast<uint32_t>(members_.size()))];
   }
   ++flows_on_[server];
-  return true;
+  return server;
 }
 
 void LoadBalancer::first_ack(uint64_t hash, TimeNs now) {
@@ -135,13 +145,16 @@ void LoadBalancer::close(uint64_t hash, bool completed, TimeNs now) {
   FlowEntry* entry = table_.find(hash);
   if (entry == nullptr) return;
   const ServerId server = entry->server;
+  const TimeNs opened = entry->opened;
   --flows_on_[server];
-  if (config_.features && completed) {
-    const float duration_s = seconds(now - entry->opened);
-    duration_[server].add(now, duration_s);
-    completion_[server].add(now, duration_s);
-  }
   table_.close(hash, entry);
+  if (config_.features && completed) add_completion(server, opened, now);
+}
+
+void LoadBalancer::add_completion(ServerId server, TimeNs opened, TimeNs now) {
+  const float duration_s = seconds(now - opened);
+  duration_[server].add(now, duration_s);
+  completion_[server].add(now, duration_s);
 }
 
 void LoadBalancer::learn_load(ServerId server, uint32_t load, TimeNs now) {

@@ -33,8 +33,10 @@ class LoadBalancer {
   // Chooses a server for a new flow; kNoServer when the pool is empty. `global_load[j]`: flows in server j,
   // for the rules that are told (Score::kGlobal, kNoisy); may be null for others.
   ServerId choose(uint64_t hash, TimeNs now, const uint32_t* global_load);
-  // Registers the flow on its server; false when the flow table has no room (then it is not counted).
-  bool open(uint64_t hash, ServerId server, TimeNs now);
+  // Registers a flow on the server chosen for it, and returns where it goes: there, or, when the flow table
+  // has no room, to a server that follows from its hash alone, since its later packets find no entry (not
+  // counted).
+  ServerId open(uint64_t hash, ServerId server, TimeNs now);
   // First ACK of the client: a flow-duration sample.
   void first_ack(uint64_t hash, TimeNs now);
   // The client's FIN (completed) or RST (not completed: no sample, a refusal is not a fast flow).
@@ -55,7 +57,8 @@ class LoadBalancer {
   void observe(TimeNs now, float* out);
   // Weighted discounted mean flow duration [s] per server, the default measure of rewards.
   void observe_durations(TimeNs now, float* out);
-  // As a balancer that has just been started: no flow, no sample, initial weights; `stream` keys its reservoirs.
+  // As a balancer that has just been started: no flow, no sample, initial weights; `stream` keys its
+  // reservoirs.
   void restart(uint64_t stream);
 
   const std::vector<uint32_t>& flows_on() const { return flows_on_; }
@@ -65,8 +68,10 @@ class LoadBalancer {
 
  private:
   ServerId choose_by_hash(uint64_t word);
-  ServerId choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load);
-  const uint32_t* scores(uint64_t word, TimeNs now, const uint32_t* global_load);
+  inline ServerId choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load);
+  const uint32_t* told_loads(uint64_t word, TimeNs now, const uint32_t* global_load);
+  [[gnu::noinline]] void add_completion(ServerId server, TimeNs opened,
+                                        TimeNs now);  // apart: close needs no frame
   void refresh_tables();
   void probe(TimeNs now, const uint32_t* probed_load);
 

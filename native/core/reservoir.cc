@@ -12,31 +12,45 @@ constexpr TimeNs kMaxAge = TimeNs{1} << 40;             // 1100 s: 0.9^age is be
 constexpr int kAgeShift = 10;                           // ages in units of 1024 ns fit 31 bits
 constexpr float kAgeUnit = 1024e-9f;
 
-using i64x8 = int64_t __attribute__((vector_size(64)));
+using i64x4 = int64_t __attribute__((vector_size(32)));
+using u64x4 = uint64_t __attribute__((vector_size(32)));
+
+// Ages of four samples, limited, in units of 2^kAgeShift ns. Machines lack the arithmetic shift; of a
+// negative age the 32 bits that are used below are the same.
+i32x8 age_units(const TimeNs* times, TimeNs now) {
+  i64x4 age;
+  std::memcpy(&age, times, sizeof age);
+  age = now - age;
+  const i64x4 limit = i64x4{} + kMaxAge;
+  age = age < limit ? age : limit;
+  return reinterpret_cast<i32x8>(reinterpret_cast<u64x4>(age) >> kAgeShift);
+}
 
 // 0.9^age of eight samples.
 f32x8 discounts(const TimeNs* times, TimeNs now) {
-  i64x8 age;
-  for (int i = 0; i < kLanes; ++i) age[i] = now - times[i];
-  const i64x8 limit = i64x8{} + kMaxAge;
-  age = age < limit ? age : limit;
-  const f32x8 age_s = __builtin_convertvector(__builtin_convertvector(age >> kAgeShift, i32x8), f32x8) * kAgeUnit;
-  const f32x8 exponent = age_s * kLog2Discount;
+  const i32x8 units = __builtin_shufflevector(age_units(times, now), age_units(times + kLanes / 2, now), 0, 2,
+                                              4, 6, 8, 10, 12, 14);
+  const f32x8 exponent = __builtin_convertvector(units, f32x8) * kAgeUnit * kLog2Discount;
   const f32x8 floor = f32x8{} - 126.0f;
   return exp2_lanes(exponent > floor ? exponent : floor);
-}
-
-// Lanes of the last block that hold no sample are multiplied by zero.
-f32x8 block_mask(int remaining) {
-  f32x8 mask;
-  for (int i = 0; i < kLanes; ++i) mask[i] = i < remaining ? 1.0f : 0.0f;
-  return mask;
 }
 
 f32x8 load(const float* p) {
   f32x8 x;
   std::memcpy(&x, p, sizeof x);
   return x;
+}
+
+// Calls body(place, mask) for each block of eight of n samples; lanes that hold no sample have mask 0,
+// others 1.
+template <typename Body>
+void for_each_block(int n, Body body) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, f32x8{} + 1.0f);
+  if (i == n) return;
+  f32x8 mask;
+  for (int lane = 0; lane < kLanes; ++lane) mask[lane] = lane < n - i ? 1.0f : 0.0f;
+  body(i, mask);
 }
 
 // The 90th percentile with linear interpolation between order statistics (NumPy's default). Only the
@@ -92,30 +106,34 @@ void Reservoir::restart(uint64_t stream) {
 void Reservoir::reduce_moments() {
   const float n = static_cast<float>(filled_);
   f32x8 sum{};
-  for (int i = 0; i < filled_; i += kLanes) sum += load(&values_[i]) * block_mask(filled_ - i);
-  mean_ = horizontal_sum(sum) / n;
+  for_each_block(filled_, [&](int i, const f32x8& mask) { sum += load(&values_[i]) * mask; });
+  reduced_.mean = horizontal_sum(sum) / n;
   f32x8 squares{};
-  for (int i = 0; i < filled_; i += kLanes) {
-    const f32x8 delta = (load(&values_[i]) - mean_) * block_mask(filled_ - i);
+  for_each_block(filled_, [&](int i, const f32x8& mask) {
+    const f32x8 delta = (load(&values_[i]) - reduced_.mean) * mask;
     squares += delta * delta;
-  }
-  std_ = __builtin_sqrtf(horizontal_sum(squares) / n);
-  p90_ = percentile90(values_.data(), filled_);
-  dirty_ = false;
+  });
+  reduced_.std = __builtin_sqrtf(horizontal_sum(squares) / n);
+  reduced_.p90 = percentile90(values_.data(), filled_);
 }
 
 Reduced Reservoir::reduce(TimeNs now) {
   if (filled_ == 0) return {};
+  if (!dirty_ && now == reduced_at_) return reduced_;
   if (dirty_) reduce_moments();
   f32x8 weight_sum{};
   f32x8 value_sum{};
-  for (int i = 0; i < filled_; i += kLanes) {
-    const f32x8 weight = discounts(&times_[i], now) * block_mask(filled_ - i);
+  for_each_block(filled_, [&](int i, const f32x8& mask) {
+    const f32x8 weight = discounts(&times_[i], now) * mask;
     weight_sum += weight;
     value_sum += weight * load(&values_[i]);
-  }
+  });
   const float weighted = horizontal_sum(value_sum);
-  return {mean_, p90_, std_, weighted / static_cast<float>(filled_), weighted / horizontal_sum(weight_sum)};
+  reduced_.discounted_mean = weighted / static_cast<float>(filled_);
+  reduced_.weighted_discounted_mean = weighted / horizontal_sum(weight_sum);
+  reduced_at_ = now;
+  dirty_ = false;
+  return reduced_;
 }
 
 }  // namespace steelyard::core

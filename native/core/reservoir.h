@@ -1,4 +1,5 @@
-// Reservoirs of (timestamp, value) and their reduction to five scalars (seed 002 Alg. 3 and Sec. 3.3; seed 004 ch. 3).
+// Reservoirs of (timestamp, value) and their reduction to five scalars (seed 002 Alg. 3 and Sec. 3.3; seed
+// 004 ch. 3).
 #pragma once
 
 #include <array>
@@ -9,7 +10,8 @@
 
 namespace steelyard::core {
 
-// mean, 90th percentile, standard deviation, (1/n) sum 0.9^age v, sum 0.9^age v / sum 0.9^age; age in seconds.
+// mean, 90th percentile, standard deviation, (1/n) sum 0.9^age v, sum 0.9^age v / sum 0.9^age; age in
+// seconds.
 struct Reduced {
   float mean = 0, p90 = 0, std = 0, discounted_mean = 0, weighted_discounted_mean = 0;
   void write(float* out) const;
@@ -41,9 +43,10 @@ class Reservoir {
   uint64_t stream_;
   int size_;
   int filled_ = 0;
-  bool dirty_ = false;  // values changed since the moments below were computed
+  bool dirty_ = false;  // samples changed since `reduced_` was computed
   uint64_t added_ = 0;
-  float mean_ = 0, p90_ = 0, std_ = 0;
+  TimeNs reduced_at_ = 0;
+  Reduced reduced_;
   alignas(32) std::array<TimeNs, kMaxSize> times_{};
   alignas(32) std::array<float, kMaxSize> values_{};
 };

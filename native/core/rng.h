@@ -15,7 +15,9 @@ constexpr uint64_t mix64(uint64_t x) {
 inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
 
 // The key of one stream of a seed; streams of one seed and seeds of one stream are unrelated.
-constexpr uint64_t stream_key(uint64_t seed, uint64_t stream) { return mix64(mix64(seed + kGolden) ^ (stream * kGolden)); }
+constexpr uint64_t stream_key(uint64_t seed, uint64_t stream) {
+  return mix64(mix64(seed + kGolden) ^ (stream * kGolden));
+}
 
 // The draw number `key` of a stream.
 constexpr uint64_t draw(uint64_t stream, uint64_t key) { return mix64(stream + (key + 1) * kGolden); }

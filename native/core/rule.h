@@ -49,10 +49,11 @@ const RuleTraits* find_rule(std::string_view name);
 // A rule with its parameters.
 struct RuleConfig {
   const RuleTraits* traits = nullptr;
-  std::vector<double> weights;       // per server, > 0; empty: all 1
-  double interval_s = 0;             // refresh of probed weights (awcmp) and alias weights (charon); 0: every step
-  double noise = 0;                  // least_load_noise: flows
-  std::shared_ptr<const LoadedPolicy> policy;  // for Weighting::kPolicy hosted natively; null: weights come by set_action
+  std::vector<double> weights;  // per server, > 0; empty: all 1
+  double interval_s = 0;        // refresh of probed weights (awcmp) and alias weights (charon); 0: every step
+  double noise = 0;             // least_load_noise: flows
+  std::shared_ptr<const LoadedPolicy>
+      policy;  // for Weighting::kPolicy hosted natively; null: weights come by set_action
 
   // Throws std::invalid_argument (one line: key, value, what is allowed).
   void check(int num_servers, int num_load_balancers) const;

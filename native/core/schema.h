@@ -1,4 +1,5 @@
-// The observation schema: what an agent sees, in which order. Versioned; its hash travels in every policy file.
+// The observation schema: what an agent sees, in which order. Versioned; its hash travels in every policy
+// file.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +7,14 @@
 
 namespace steelyard::core {
 
-inline constexpr int kReducedScalars = 5;   // mean, p90, std, discounted mean, weighted discounted mean
+inline constexpr int kReducedScalars = 5;  // mean, p90, std, discounted mean, weighted discounted mean
 inline constexpr int kServerFeatures = 1 + 2 * kReducedScalars;
 inline constexpr int kGlobalFeatures = kReducedScalars;
 
 // Features of one agent's observation: N * 11 + 5 + N.
-constexpr int observation_size(int num_servers) { return num_servers * (kServerFeatures + 1) + kGlobalFeatures; }
+constexpr int observation_size(int num_servers) {
+  return num_servers * (kServerFeatures + 1) + kGlobalFeatures;
+}
 
 // The schema in words, one line; what the hash is taken over.
 inline std::string observation_schema_text(int num_servers) {

@@ -4,34 +4,8 @@
 
 namespace steelyard::core {
 
-namespace {
-
-// The best member so far; a later one must be strictly better.
-struct Best {
-  ServerId server;
-  uint64_t load, weight;
-
-  void offer(ServerId other, uint64_t other_load, uint64_t other_weight) {
-    if (other_load * weight >= load * other_weight) return;
-    server = other;
-    load = other_load;
-    weight = other_weight;
-  }
-};
-
-}  // namespace
-
-ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word) {
-  const size_t n = members.size();
-  const size_t start = below(word, static_cast<uint32_t>(n));
-  const ServerId first = members[start];
-  Best best{first, uint64_t{load[first]} + 1, weight[first]};
-  for (size_t at = start + 1; at < n; ++at) best.offer(members[at], uint64_t{load[members[at]]} + 1, weight[members[at]]);
-  for (size_t at = 0; at < start; ++at) best.offer(members[at], uint64_t{load[members[at]]} + 1, weight[members[at]]);
-  return best.server;
-}
-
-ServerId better_of_two(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word) {
+ServerId better_of_two(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight,
+                       uint64_t word) {
   if (members.size() == 1) return members[0];
   const Pair pair = two_below(word, static_cast<uint32_t>(members.size()));
   const ServerId a = members[pair.first];

@@ -14,10 +14,29 @@ namespace steelyard::core {
 
 // argmin (load + 1) / weight over `members`, by cross-multiplied integers; ties go to the first member in
 // the rotation that starts at a place drawn from the flow's hash.
-ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word);
+inline ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load,
+                                      const WeightQ16* weight, uint64_t word) {
+  const ServerId* const begin = members.data();
+  const ServerId* const end = begin + members.size();
+  const ServerId* at = begin + below(word, static_cast<uint32_t>(members.size()));
+  const ServerId* best = at;
+  uint64_t best_load = uint64_t{load[*at]} + 1, best_weight = weight[*at];
+  for (size_t left = members.size() - 1; left > 0; --left) {
+    ++at;
+    at = at == end ? begin : at;
+    const uint64_t next_load = uint64_t{load[*at]} + 1, next_weight = weight[*at];
+    // Moves, no jump: which member wins cannot be predicted.
+    const bool better = next_load * best_weight < best_load * next_weight;
+    best = better ? at : best;
+    best_load = better ? next_load : best_load;
+    best_weight = better ? next_weight : best_weight;
+  }
+  return *best;
+}
 
 // The better of two different members drawn by `word` (one member: that one).
-ServerId better_of_two(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight, uint64_t word);
+ServerId better_of_two(std::span<const ServerId> members, const uint32_t* load, const WeightQ16* weight,
+                       uint64_t word);
 
 // Two different positions below n drawn from one word; n >= 2.
 struct Pair {

@@ -62,7 +62,8 @@ void ArrivalProcess::scale(core::TimeNs now, double factor) {
 double ArrivalProcess::diurnal_area(double t_s) const {
   const ArrivalConfig& a = config_->arrival;
   const double omega = 2 * std::numbers::pi / a.diurnal_period_s;
-  return a.rate * (t_s - a.diurnal_amplitude / omega * std::cos(omega * t_s + 2 * std::numbers::pi * a.diurnal_phase));
+  return a.rate *
+         (t_s - a.diurnal_amplitude / omega * std::cos(omega * t_s + 2 * std::numbers::pi * a.diurnal_phase));
 }
 
 double ArrivalProcess::area_between(double from_s, double to_s) {
@@ -89,7 +90,9 @@ const ArrivalProcess::Segment& ArrivalProcess::segment_at(double t_s) {
   const ArrivalConfig& a = config_->arrival;
   while (segments_.empty() || segments_.back().end_s <= t_s) {
     const uint64_t k = segments_.size();
-    const size_t state = (core::below(draw(state_stream_, 0), static_cast<uint32_t>(a.mmpp_rates.size())) + k) % a.mmpp_rates.size();
+    const size_t state =
+        (core::below(draw(state_stream_, 0), static_cast<uint32_t>(a.mmpp_rates.size())) + k) %
+        a.mmpp_rates.size();
     const double start_s = segments_.empty() ? 0 : segments_.back().end_s;
     const double stay_s = -a.mmpp_mean_s[state] * std::log(unit_open(draw(state_stream_, k + 1)));
     segments_.push_back({start_s, start_s + stay_s, a.mmpp_rates[state]});

@@ -5,10 +5,13 @@
 
 namespace steelyard::sim {
 
-ClusterBatch::ClusterBatch(std::shared_ptr<const ClusterConfig> config, int num_envs, int threads, std::string_view reward, std::string_view measure)
+ClusterBatch::ClusterBatch(std::shared_ptr<const ClusterConfig> config, int num_envs, int threads,
+                           std::string_view reward, std::string_view measure)
     : config_(std::move(config)) {
-  if (num_envs < 1) throw std::invalid_argument("num_envs: " + std::to_string(num_envs) + " is not allowed; use 1 or more");
-  if (threads < 1) throw std::invalid_argument("threads: " + std::to_string(threads) + " is not allowed; use 1 or more");
+  if (num_envs < 1)
+    throw std::invalid_argument("num_envs: " + std::to_string(num_envs) + " is not allowed; use 1 or more");
+  if (threads < 1)
+    throw std::invalid_argument("threads: " + std::to_string(threads) + " is not allowed; use 1 or more");
   core::RuleConfig rule;
   rule.traits = core::find_rule("policy");
   for (int b = 0; b < num_envs; ++b) {
@@ -91,8 +94,10 @@ void ClusterBatch::work(int thread) {
 void ClusterBatch::step(const float* actions, const uint8_t* active) {
   for (int k = 0; k < num_envs() * num_agents() * num_servers(); ++k) {
     if (std::isfinite(actions[k])) continue;
-    throw std::invalid_argument("actions: " + std::to_string(actions[k]) + " at world " + std::to_string(k / (num_agents() * num_servers())) +
-                                ", agent " + std::to_string(k / num_servers() % num_agents()) + ", server " + std::to_string(k % num_servers()) +
+    throw std::invalid_argument("actions: " + std::to_string(actions[k]) + " at world " +
+                                std::to_string(k / (num_agents() * num_servers())) + ", agent " +
+                                std::to_string(k / num_servers() % num_agents()) + ", server " +
+                                std::to_string(k % num_servers()) +
                                 " is not allowed; use finite numbers in [-1, 1]");
   }
   {

@@ -23,7 +23,8 @@ struct BatchBuffers {
 class ClusterBatch {
  public:
   // Throws std::invalid_argument for num_envs < 1 or threads < 1 and as Payoff does.
-  ClusterBatch(std::shared_ptr<const ClusterConfig> config, int num_envs, int threads, std::string_view reward, std::string_view measure);
+  ClusterBatch(std::shared_ptr<const ClusterConfig> config, int num_envs, int threads,
+               std::string_view reward, std::string_view measure);
   ~ClusterBatch();
   ClusterBatch(const ClusterBatch&) = delete;
   ClusterBatch& operator=(const ClusterBatch&) = delete;

@@ -1,5 +1,6 @@
 #include "native/sim/cluster.h"
 
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 
@@ -15,6 +16,17 @@ namespace {
 
 TimeNs nanos(double seconds) { return static_cast<TimeNs>(std::llround(seconds * 1e9)); }
 
+using f64x4 = double __attribute__((vector_size(32)));
+
+// The four 16-bit parts of a word, the lowest first.
+f64x4 quarters(uint64_t word) {
+  using u16x4 = uint16_t __attribute__((vector_size(8)));
+  using i32x4 = int32_t __attribute__((vector_size(16)));
+  const u16x4 parts = std::bit_cast<u16x4>(word);
+  return __builtin_convertvector(__builtin_convertvector(parts, i32x4), f64x4);
+}
+static_assert(std::endian::native == std::endian::little);
+
 int cpu_cap(const ServerConfig& server, int workers) {
   if (server.cpu == CpuMode::kFifo) return workers;
   return server.ps_cap > 0 ? server.ps_cap : kNoCap;
@@ -22,7 +34,8 @@ int cpu_cap(const ServerConfig& server, int workers) {
 
 }  // namespace
 
-ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const core::RuleConfig& rule, uint64_t seed)
+ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const core::RuleConfig& rule,
+                           uint64_t seed)
     : config_(std::move(config)), rule_(rule), arrivals_(config_, seed) {
   const int n = config_->num_servers();
   const int m = config_->num_load_balancers;
@@ -56,8 +69,12 @@ void ClusterWorld::reset(uint64_t seed) {
   hash_stream_ = core::stream_key(seed, kStreamHash);
   hop_stream_ = core::stream_key(seed, kStreamHop);
   node_stream_ = core::stream_key(seed, kStreamNode);
-  stage_streams_.clear();
-  for (size_t s = 0; s < config_->stages.size(); ++s) stage_streams_.push_back(core::stream_key(seed, kStreamStage + s));
+  stages_.clear();
+  num_stages_ = config_->stages.size();
+  for (size_t s = 0; s < config_->stages.size(); ++s) {
+    const StageConfig& stage = config_->stages[s];
+    stages_.push_back({core::stream_key(seed, kStreamStage + s), &stage.demand, stage.kind});
+  }
   reservoir_stream_ = core::stream_key(seed, kStreamReservoir);
   for (int i = 0; i < m; ++i) balancers_[i].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(i)));
   balancer_up_.assign(m, 1);
@@ -86,35 +103,180 @@ void ClusterWorld::reset(uint64_t seed) {
   run_until(0);
 }
 
-void ClusterWorld::run_until(TimeNs t) {
-  for (;;) {
-    const TimeNs event_at = queue_.next_time();
-    const TimeNs arrival_at = arrivals_.next();
-    const TimeNs first = event_at <= arrival_at ? event_at : arrival_at;
-    if (next_boundary_ < first) {
-      if (next_boundary_ > t) break;
-      now_ = next_boundary_;
-      boundary();
-      continue;
-    }
-    if (first > t) break;
-    now_ = first;
-    if (event_at <= arrival_at) {
-      dispatch(queue_.pop());
-    } else {
-      arrive();
-    }
+inline uint32_t ClusterWorld::take_slot() {
+  if (free_slots_.empty()) {
+    flows_.emplace_back();
+    return static_cast<uint32_t>(flows_.size() - 1);
   }
-  now_ = t;
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
 }
 
-void ClusterWorld::drain() {
-  run_until(horizon_ns_);
-  while (metrics_.outstanding() > 0) run_until(now_ + step_ns_);
+// Uniform network and processing delays of four hops, each from 16 bits of two words drawn by `key`.
+inline ClusterWorld::Delays ClusterWorld::delays(uint64_t key) const {
+  const f64x4 network = quarters(core::draw(hop_stream_, key));
+  const f64x4 node = quarters(core::draw(node_stream_, key));
+  const f64x4 ns = least_delay_ns_ + network * hop_unit_ns_ + node * node_unit_ns_;
+  return {static_cast<TimeNs>(ns[0]), static_cast<TimeNs>(ns[1]), static_cast<TimeNs>(ns[2]),
+          static_cast<TimeNs>(ns[3])};
 }
 
-void ClusterWorld::dispatch(const Event& event) {
+// Whether a packet that is due at `at` (not before now) meets nothing on its way. It is then handled at once,
+// without a stay in the calendar: the same order, since a calendar serves equal times in order of entry.
+inline bool ClusterWorld::is_next(TimeNs at) const {
+  return at < queue_.next_time() && at <= arrivals_.next() && at <= pause_;
+}
+
+inline void ClusterWorld::close(uint32_t slot) {
+  Flow& flow = flows_[slot];
+  balancers_[flow.balancer].close(flow.hash, flow.completed, now_);
+  flow.epoch = (flow.epoch + 1) & kEpochMask;
+  free_slots_.push_back(slot);
+}
+
+inline void ClusterWorld::complete(uint32_t slot) {
+  Flow& flow = flows_[slot];
+  --in_system_[flow.server];
+  flow.completed = true;
+  const TimeNs replied = now_ + flow.reply_ns;
+  metrics_.flow_done(flow.opened, replied, flow.service_s);
+  const TimeNs closes = replied + flow.fin_ns;
+  if (!is_next(closes)) return queue_.push(Event::make(closes, kClose, slot, 0));
+  now_ = closes;
   metrics_.count_event();
+  close(slot);
+}
+
+// Demand of a stage at speed 1, whole nanoseconds (whole numbers keep virtual times exact).
+double ClusterWorld::stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const {
+  const Distribution& demand = *stages_[stage].demand;
+  if (demand.kind == DistributionKind::kTrace) return trace_work_ns(demand, trace_row);
+  return std::floor(demand.sample(core::draw(stages_[stage].stream, flow_id)) * 1e9);
+}
+
+double ClusterWorld::trace_work_ns(const Distribution& demand, uint32_t trace_row) const {
+  const double class_id = config_->trace->class_id()[trace_row];
+  bool served = demand.b.empty();
+  for (const double id : demand.b) served = served || id == class_id;
+  return served ? std::floor(config_->trace->service_s()[trace_row] * demand.a[0] * 1e9) : 0.0;
+}
+
+void ClusterWorld::announce(uint32_t j, bool io) {
+  Device& device = io ? servers_[j].io : servers_[j].cpu;
+  TimeNs at = core::kNever;
+  if (device.reschedule(now_, &at)) queue_.push(Event::make(at, io ? kIoDone : kCpuDone, j, device.epoch()));
+}
+
+// Puts the flow into the next stage that has work for it; false when there is none.
+inline bool ClusterWorld::start_stage(uint32_t slot) {
+  Flow& flow = flows_[slot];
+  const uint32_t j = static_cast<uint32_t>(flow.server);
+  for (;; ++flow.stage) {
+    if (flow.stage == num_stages_) return false;
+    flow.work_ns = stage_work_ns(flow.id, flow.trace_row, flow.stage);
+    if (flow.work_ns > 0) break;
+  }
+  const double speed =
+      stages_[flow.stage].kind == StageKind::kIo ? servers_[j].io.speed() : servers_[j].cpu.speed();
+  flow.service_s += static_cast<float>(flow.work_ns * 1e-9 / speed);
+  Server& server = servers_[j];
+  if (stages_[flow.stage].kind == StageKind::kIo) {
+    server.io.start(slot, flow.work_ns, now_);
+    announce(j, true);
+    return true;
+  }
+  if (server.line_head == kNoSlot && server.cpu.has_room()) {
+    server.cpu.start(slot, flow.work_ns, now_);
+    announce(j, false);
+    return true;
+  }
+  flow.next = kNoSlot;
+  (server.line_head == kNoSlot ? server.line_head : flows_[server.line_tail].next) = slot;
+  server.line_tail = slot;
+  ++server.waiting;
+  return true;
+}
+
+// From the server's SYN-ACK to the balancer (it carries Charon's load), or by way of the client (its first
+// ACK).
+TimeNs ClusterWorld::handshake(uint64_t flow_id, bool whole) const {
+  const Delays delay = delays(2 * flow_id + 1);
+  return delay.ns[0] + (whole ? delay.ns[1] : 0);
+}
+
+// The server answers with RST; the client's own RST passes the balancer one hop after it has heard.
+void ClusterWorld::reject(uint32_t slot) {
+  const Flow& flow = flows_[slot];
+  metrics_.flow_rejected(flow.opened, now_, config_->reject_sojourn_s);
+  queue_.push(Event::make(now_ + flow.reply_ns + flow.fin_ns, kClose, slot, flow.epoch));
+}
+
+inline void ClusterWorld::enter(uint32_t slot) {
+  Flow& flow = flows_[slot];
+  if (in_system_[flow.server] > static_cast<uint32_t>(config_->admission_limit)) return reject(slot);
+  flow.reported_load = static_cast<uint16_t>(++in_system_[flow.server]);
+  if (config_->features) queue_.push(Event::make(now_ + handshake(flow.id, true), kAck, slot, flow.epoch));
+  if (rule_.traits->score == core::Score::kPredicted)
+    queue_.push(Event::make(now_ + handshake(flow.id, false), kReply, slot, flow.epoch));
+  if (!start_stage(slot)) complete(slot);
+}
+
+inline void ClusterWorld::arrive() {
+  const uint64_t id = next_id_++;
+  const uint32_t row = static_cast<uint32_t>(arrivals_.trace_row());
+  arrivals_.advance();
+  metrics_.flow_opened(now_);
+  const uint64_t hash = core::draw(hash_stream_, id);
+  if (up_list_.empty()) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
+  const int i = up_list_[core::below(hash, static_cast<uint32_t>(up_list_.size()))];
+  core::LoadBalancer& balancer = balancers_[i];
+  const bool exact = rule_.traits->score == core::Score::kExact;
+  const ServerId chosen =
+      exact ? choose_exact(hash, {id, row}) : balancer.choose(hash, now_, in_system_.data());
+  const ServerId server = chosen == core::kNoServer ? chosen : balancer.open(hash, chosen, now_);
+  digest_ = core::mix64(digest_ ^ (id * core::kGolden + static_cast<uint64_t>(server + 1)));
+  if (server == core::kNoServer) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
+  const Delays delay = delays(2 * id);
+  const uint32_t slot = take_slot();
+  Flow& flow = flows_[slot];
+  flow = {.id = id,
+          .hash = hash,
+          .opened = now_,
+          .reply_ns = static_cast<uint32_t>(delay.ns[1]),
+          .fin_ns = static_cast<uint32_t>(delay.ns[2]),
+          .epoch = flow.epoch,
+          .trace_row = row,
+          .server = static_cast<int16_t>(server),
+          .balancer = static_cast<uint16_t>(i)};
+  const TimeNs enters = now_ + delay.ns[0];
+  if (!is_next(enters)) return queue_.push(Event::make(enters, kEnter, slot, 0));
+  now_ = enters;
+  metrics_.count_event();
+  enter(slot);
+}
+
+void ClusterWorld::admit_waiting(uint32_t j) {
+  Server& server = servers_[j];
+  while (server.line_head != kNoSlot && server.cpu.has_room()) {
+    const uint32_t slot = server.line_head;
+    server.line_head = flows_[slot].next;
+    --server.waiting;
+    server.cpu.start(slot, flows_[slot].work_ns, now_);
+  }
+}
+
+inline void ClusterWorld::device_done(uint32_t j, bool io) {
+  Device& device = io ? servers_[j].io : servers_[j].cpu;
+  const uint32_t slot = device.finish(now_);
+  if (!io && servers_[j].line_head != kNoSlot) admit_waiting(j);
+  ++flows_[slot].stage;
+  const bool stays = start_stage(slot);
+  announce(j, io);
+  if (!stays) complete(slot);
+}
+
+inline void ClusterWorld::dispatch(Event event) {
   const uint32_t subject = event.subject;
   switch (event.kind()) {
     case kEnter:
@@ -126,11 +288,13 @@ void ClusterWorld::dispatch(const Event& event) {
       if (servers_[subject].io.epoch() == event.epoch()) device_done(subject, true);
       return;
     case kAck:
-      if (flows_[subject].epoch == event.epoch()) balancers_[flows_[subject].balancer].first_ack(flows_[subject].hash, now_);
+      if (flows_[subject].epoch == event.epoch())
+        balancers_[flows_[subject].balancer].first_ack(flows_[subject].hash, now_);
       return;
     case kReply: {
       const Flow& flow = flows_[subject];
-      if (flow.epoch == event.epoch()) balancers_[flow.balancer].learn_load(flow.server, flow.reported_load, now_);
+      if (flow.epoch == event.epoch())
+        balancers_[flow.balancer].learn_load(flow.server, flow.reported_load, now_);
       return;
     }
     case kClose:
@@ -144,163 +308,34 @@ void ClusterWorld::dispatch(const Event& event) {
   }
 }
 
-void ClusterWorld::arrive() {
-  metrics_.count_event();
-  const uint64_t id = next_id_++;
-  const uint32_t row = static_cast<uint32_t>(arrivals_.trace_row());
-  arrivals_.advance();
-  metrics_.flow_opened(now_);
-  const uint64_t hash = core::draw(hash_stream_, id);
-  if (up_list_.empty()) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
-  const int i = up_list_[core::below(hash, static_cast<uint32_t>(up_list_.size()))];
-  core::LoadBalancer& balancer = balancers_[i];
-  const ServerId server = choose(balancer, hash, {id, row});
-  digest_ = core::mix64(digest_ ^ (id * core::kGolden + static_cast<uint64_t>(server + 1)));
-  if (server == core::kNoServer) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
-  balancer.open(hash, server, now_);
-  const uint32_t slot = take_slot();
-  Flow& flow = flows_[slot];
-  flow.id = id;
-  flow.hash = hash;
-  flow.opened = now_;
-  flow.trace_row = row;
-  flow.server = static_cast<int16_t>(server);
-  flow.balancer = static_cast<uint16_t>(i);
-  const uint64_t network = core::draw(hop_stream_, 2 * id);
-  const uint64_t node = core::draw(node_stream_, 2 * id);
-  flow.reply_ns = static_cast<uint32_t>(delay(network, node, 1));
-  flow.fin_ns = static_cast<uint32_t>(delay(network, node, 2));
-  queue_.push(Event::make(now_ + delay(network, node, 0), kEnter, slot, flow.epoch));
-}
-
-ServerId ClusterWorld::choose(core::LoadBalancer& balancer, uint64_t hash, const Arriving& arriving) {
-  if (rule_.traits->score == core::Score::kExact) return choose_exact(hash, arriving);
-  return balancer.choose(hash, now_, in_system_.data());
-}
-
-uint32_t ClusterWorld::take_slot() {
-  if (free_slots_.empty()) {
-    flows_.emplace_back();
-    flows_.back().live = true;
-    return static_cast<uint32_t>(flows_.size() - 1);
+// At equal times events come first, then arrivals, then the boundary of the step.
+void ClusterWorld::run_until(TimeNs t) {
+  for (;;) {
+    pause_ = next_boundary_ < t ? next_boundary_ : t;
+    for (;;) {
+      const TimeNs event_at = queue_.next_time();
+      const TimeNs arrival_at = arrivals_.next();
+      const bool event = event_at <= arrival_at;
+      const TimeNs first = event ? event_at : arrival_at;
+      if (first > pause_) break;
+      now_ = first;
+      metrics_.count_event();
+      if (event) {
+        dispatch(queue_.pop());
+      } else {
+        arrive();
+      }
+    }
+    if (next_boundary_ > t) break;
+    now_ = next_boundary_;
+    boundary();
   }
-  const uint32_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  const uint32_t epoch = flows_[slot].epoch;
-  flows_[slot] = Flow{};
-  flows_[slot].epoch = epoch;
-  flows_[slot].live = true;
-  return slot;
+  now_ = t;
 }
 
-// Uniform network and processing delay of hop `number` < 4, 16 bits of each word.
-TimeNs ClusterWorld::delay(uint64_t network_word, uint64_t node_word, unsigned number) const {
-  const double network = static_cast<double>(static_cast<uint32_t>(network_word >> (16 * number)) & 0xffff);
-  const double node = static_cast<double>(static_cast<uint32_t>(node_word >> (16 * number)) & 0xffff);
-  return static_cast<TimeNs>(least_delay_ns_ + network * hop_unit_ns_ + node * node_unit_ns_);
-}
-
-// From the server's SYN-ACK to the balancer (it carries Charon's load), or by way of the client (its first ACK).
-TimeNs ClusterWorld::handshake(uint64_t flow_id, bool whole) const {
-  const uint64_t network = core::draw(hop_stream_, 2 * flow_id + 1);
-  const uint64_t node = core::draw(node_stream_, 2 * flow_id + 1);
-  return delay(network, node, 0) + (whole ? delay(network, node, 1) : 0);
-}
-
-void ClusterWorld::enter(uint32_t slot) {
-  Flow& flow = flows_[slot];
-  if (in_system_[flow.server] > static_cast<uint32_t>(config_->admission_limit)) return reject(slot);
-  flow.at_server = true;
-  flow.reported_load = static_cast<uint16_t>(++in_system_[flow.server]);
-  if (config_->features) queue_.push(Event::make(now_ + handshake(flow.id, true), kAck, slot, flow.epoch));
-  if (rule_.traits->score == core::Score::kPredicted) queue_.push(Event::make(now_ + handshake(flow.id, false), kReply, slot, flow.epoch));
-  start_stage(slot);
-}
-
-// The server answers with RST; the client's own RST passes the balancer one hop after it has heard.
-void ClusterWorld::reject(uint32_t slot) {
-  const Flow& flow = flows_[slot];
-  metrics_.flow_rejected(flow.opened, now_, config_->reject_sojourn_s);
-  queue_.push(Event::make(now_ + flow.reply_ns + flow.fin_ns, kClose, slot, flow.epoch));
-}
-
-// Demand of a stage at speed 1, whole nanoseconds (whole numbers keep virtual times exact).
-double ClusterWorld::stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const {
-  const Distribution& demand = config_->stages[stage].demand;
-  if (demand.kind != DistributionKind::kTrace) {
-    return std::floor(demand.sample(core::draw(stage_streams_[stage], flow_id)) * 1e9);
-  }
-  const double class_id = config_->trace->class_id()[trace_row];
-  bool served = demand.b.empty();
-  for (const double id : demand.b) served = served || id == class_id;
-  return served ? std::floor(config_->trace->service_s()[trace_row] * demand.a[0] * 1e9) : 0.0;
-}
-
-void ClusterWorld::start_stage(uint32_t slot) {
-  Flow& flow = flows_[slot];
-  const uint32_t j = static_cast<uint32_t>(flow.server);
-  for (; flow.stage < config_->stages.size(); ++flow.stage) {
-    flow.work_ns = stage_work_ns(flow.id, flow.trace_row, flow.stage);
-    if (flow.work_ns > 0) break;
-  }
-  if (flow.stage == config_->stages.size()) return complete(slot);
-  flow.demand_s += static_cast<float>(flow.work_ns * 1e-9);
-  Server& server = servers_[j];
-  if (config_->stages[flow.stage].kind == StageKind::kIo) {
-    server.io.start(slot, flow.work_ns, now_);
-    return announce(j, true);
-  }
-  if (server.line_head == kNoSlot && server.cpu.has_room()) {
-    server.cpu.start(slot, flow.work_ns, now_);
-    return announce(j, false);
-  }
-  flow.next = kNoSlot;
-  (server.line_head == kNoSlot ? server.line_head : flows_[server.line_tail].next) = slot;
-  server.line_tail = slot;
-  ++server.waiting;
-}
-
-void ClusterWorld::device_done(uint32_t j, bool io) {
-  Device& device = io ? servers_[j].io : servers_[j].cpu;
-  const uint32_t slot = device.finish(now_);
-  ++flows_[slot].stage;
-  if (!io) admit_waiting(j);
-  start_stage(slot);
-  announce(j, io);
-}
-
-void ClusterWorld::admit_waiting(uint32_t j) {
-  Server& server = servers_[j];
-  while (server.line_head != kNoSlot && server.cpu.has_room()) {
-    const uint32_t slot = server.line_head;
-    server.line_head = flows_[slot].next;
-    --server.waiting;
-    server.cpu.start(slot, flows_[slot].work_ns, now_);
-  }
-}
-
-void ClusterWorld::announce(uint32_t j, bool io) {
-  Device& device = io ? servers_[j].io : servers_[j].cpu;
-  TimeNs at = core::kNever;
-  if (device.reschedule(now_, &at)) queue_.push(Event::make(at, io ? kIoDone : kCpuDone, j, device.epoch()));
-}
-
-void ClusterWorld::complete(uint32_t slot) {
-  Flow& flow = flows_[slot];
-  --in_system_[flow.server];
-  flow.at_server = false;
-  flow.completed = true;
-  const TimeNs replied = now_ + flow.reply_ns;
-  metrics_.flow_done(flow.opened, replied, flow.demand_s);
-  queue_.push(Event::make(replied + flow.fin_ns, kClose, slot, flow.epoch));
-}
-
-void ClusterWorld::close(uint32_t slot) {
-  Flow& flow = flows_[slot];
-  balancers_[flow.balancer].close(flow.hash, flow.completed, now_);
-  flow.live = false;
-  flow.epoch = (flow.epoch + 1) & kEpochMask;
-  free_slots_.push_back(slot);
+void ClusterWorld::drain() {
+  run_until(horizon_ns_);
+  while (metrics_.outstanding() > 0) run_until(now_ + step_ns_);
 }
 
 void ClusterWorld::boundary() {
@@ -312,7 +347,8 @@ void ClusterWorld::boundary() {
   if (!metrics_.keeps_timeline() || now_ > horizon_ns_) return;
   TimelinePoint point{static_cast<double>(now_) * 1e-9, {}, {in_system_.begin(), in_system_.end()}};
   for (const core::LoadBalancer& balancer : balancers_) {
-    for (const core::WeightQ16 weight : balancer.weights()) point.weights.push_back(static_cast<float>(weight) / core::kUnitWeight);
+    for (const core::WeightQ16 weight : balancer.weights())
+      point.weights.push_back(static_cast<float>(weight) / core::kUnitWeight);
   }
   metrics_.timeline().push_back(std::move(point));
 }
@@ -328,7 +364,8 @@ void ClusterWorld::host_policies() {
 void ClusterWorld::act(int balancer, const float* action) {
   for (int j = 0; j < num_servers(); ++j) {
     if (std::isfinite(action[j])) continue;
-    throw std::invalid_argument("action[" + std::to_string(balancer) + "][" + std::to_string(j) + "]: " + std::to_string(action[j]) +
+    throw std::invalid_argument("action[" + std::to_string(balancer) + "][" + std::to_string(j) +
+                                "]: " + std::to_string(action[j]) +
                                 " is not allowed; use a finite number in [-1, 1]");
   }
   balancers_[balancer].set_action(action);
@@ -339,6 +376,12 @@ void ClusterWorld::act(int balancer, const float* action) {
 double ClusterWorld::capacity(int server) const {
   const Device& cpu = servers_[server].cpu;
   return cpu.workers() * cpu.speed();
+}
+
+uint64_t ClusterWorld::untracked() const {
+  uint64_t total = 0;
+  for (const core::LoadBalancer& balancer : balancers_) total += balancer.untracked();
+  return total;
 }
 
 std::vector<uint32_t> ClusterWorld::waiting() const {

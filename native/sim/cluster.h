@@ -20,18 +20,16 @@ struct Flow {
   uint64_t id = 0;
   uint64_t hash = 0;
   core::TimeNs opened = 0;
-  double work_ns = 0;        // demand of the current stage
-  float demand_s = 0;        // demand of all stages entered so far
+  double work_ns = 0;   // demand of the current stage
+  float service_s = 0;  // work of all stages entered so far, at the speed that the server had then
   uint32_t reply_ns = 0, fin_ns = 0;  // network delays of the reply and of the client's FIN
-  uint32_t next = kNoSlot;   // behind this one in a waiting line
-  uint32_t epoch = 0;        // of the slot: an event of an earlier tenant is stale
+  uint32_t next = kNoSlot;            // behind this one in a waiting line
+  uint32_t epoch = 0;                 // of the slot: an event of an earlier tenant is stale
   uint32_t trace_row = 0;
   int16_t server = -1;
   uint16_t balancer = 0;
   uint16_t reported_load = 0;  // what the server's reply carries (Charon)
   uint8_t stage = 0;
-  bool live = false;
-  bool at_server = false;
   bool completed = false;
 };
 
@@ -77,6 +75,7 @@ class ClusterWorld {
   const Metrics& metrics() const { return metrics_; }
   Metrics& metrics() { return metrics_; }
   uint64_t digest() const { return digest_; }
+  uint64_t untracked() const;  // flows that found no room in a flow table
   uint64_t live_flows() const { return flows_.size() - free_slots_.size(); }
 
  private:
@@ -85,30 +84,39 @@ class ClusterWorld {
     uint64_t id;
     uint32_t trace_row;
   };
+  struct Stage {
+    uint64_t stream;  // of its demands
+    const Distribution* demand;
+    StageKind kind;
+  };
+  struct Delays {
+    core::TimeNs ns[4];
+  };
   struct Change {  // a timetable line as drawn for this seed
     const EventConfig* line;
     std::vector<int> targets;
     std::vector<double> values;
   };
 
-  void dispatch(const Event& event);
-  void arrive();
-  core::ServerId choose(core::LoadBalancer& balancer, uint64_t hash, const Arriving& arriving);
+  // `inline`: the path of every flow, defined and called in cluster.cc alone.
+  inline void dispatch(Event event);
+  inline void arrive();
   core::ServerId choose_exact(uint64_t hash, const Arriving& arriving) const;
   double forecast(int server, const Arriving& arriving) const;
   double server_remaining(int server, int balancer) const;
-  uint32_t take_slot();
-  void free_slot(uint32_t slot);
-  void enter(uint32_t slot);
+  inline uint32_t take_slot();
+  inline void enter(uint32_t slot);
   void reject(uint32_t slot);
-  void start_stage(uint32_t slot);
-  void device_done(uint32_t server, bool io);
+  inline bool start_stage(uint32_t slot);
+  inline void device_done(uint32_t server, bool io);
   void admit_waiting(uint32_t server);
   void announce(uint32_t server, bool io);
-  void complete(uint32_t slot);
-  void close(uint32_t slot);
+  inline void complete(uint32_t slot);
+  inline void close(uint32_t slot);
+  inline bool is_next(core::TimeNs at) const;
   double stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const;
-  core::TimeNs delay(uint64_t network_word, uint64_t node_word, unsigned number) const;
+  [[gnu::noinline]] double trace_work_ns(const Distribution& demand, uint32_t trace_row) const;
+  inline Delays delays(uint64_t key) const;
   core::TimeNs handshake(uint64_t flow_id, bool whole) const;
   void boundary();
   void host_policies();
@@ -133,7 +141,8 @@ class ClusterWorld {
   std::vector<uint32_t> free_slots_;
   EventQueue queue_;
   ArrivalProcess arrivals_;
-  std::vector<uint64_t> stage_streams_;
+  std::vector<Stage> stages_;
+  size_t num_stages_ = 0;
   std::vector<Change> timetable_;
   Metrics metrics_;
   uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0, reservoir_stream_ = 0;
@@ -141,6 +150,7 @@ class ClusterWorld {
   uint64_t next_id_ = 0;
   uint64_t digest_ = 0;
   core::TimeNs now_ = 0, step_ns_ = 0, horizon_ns_ = 0, next_boundary_ = 0, actuation_ns_ = 0;
+  core::TimeNs pause_ = 0;  // run_until looks up here: at the next boundary or at its end
 };
 
 }  // namespace steelyard::sim

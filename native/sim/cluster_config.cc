@@ -11,7 +11,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& key, double value, const std::string& allowed) {
   std::string text = std::to_string(value);
-  if (value == std::floor(value) && std::abs(value) < 1e15) text = std::to_string(static_cast<int64_t>(value));
+  if (value == std::floor(value) && std::abs(value) < 1e15)
+    text = std::to_string(static_cast<int64_t>(value));
   throw std::invalid_argument(key + ": " + text + " is not allowed; use " + allowed);
 }
 
@@ -26,7 +27,8 @@ void positive(const std::string& key, double value) {
 
 void check_servers(const std::vector<ServerConfig>& servers) {
   if (servers.empty() || servers.size() > static_cast<size_t>(core::kMaxServers)) {
-    refuse("pool.servers", static_cast<double>(servers.size()), "1 to " + std::to_string(core::kMaxServers) + " servers");
+    refuse("pool.servers", static_cast<double>(servers.size()),
+           "1 to " + std::to_string(core::kMaxServers) + " servers");
   }
   for (size_t j = 0; j < servers.size(); ++j) {
     const std::string key = "pool.servers[" + std::to_string(j) + "].";
@@ -44,25 +46,29 @@ void check_arrival(const ArrivalConfig& a, bool has_trace) {
     case ArrivalKind::kDiurnal:
       positive("workload.arrival.rate", a.rate);
       positive("workload.arrival.period_s", a.diurnal_period_s);
-      if (!(a.diurnal_amplitude >= 0 && a.diurnal_amplitude < 1)) refuse("workload.arrival.amplitude", a.diurnal_amplitude, "a number in [0, 1)");
+      if (!(a.diurnal_amplitude >= 0 && a.diurnal_amplitude < 1))
+        refuse("workload.arrival.amplitude", a.diurnal_amplitude, "a number in [0, 1)");
       in_range("workload.arrival.phase", a.diurnal_phase, 0, 1);
       return;
     case ArrivalKind::kMmpp:
       if (a.mmpp_rates.empty() || a.mmpp_rates.size() != a.mmpp_mean_s.size()) {
-        refuse("workload.arrival.rates", static_cast<double>(a.mmpp_rates.size()), "one rate and one mean_s for each state");
+        refuse("workload.arrival.rates", static_cast<double>(a.mmpp_rates.size()),
+               "one rate and one mean_s for each state");
       }
       for (const double rate : a.mmpp_rates) positive("workload.arrival.rates", rate);
       for (const double mean_s : a.mmpp_mean_s) positive("workload.arrival.mean_s", mean_s);
       return;
     case ArrivalKind::kTrace:
-      if (!has_trace) throw std::invalid_argument("workload.arrival.trace: no trace given; name a trace file");
+      if (!has_trace)
+        throw std::invalid_argument("workload.arrival.trace: no trace given; name a trace file");
       positive("workload.arrival.time_scale", a.time_scale);
       return;
   }
 }
 
 void check_stages(std::vector<StageConfig>& stages, bool has_trace) {
-  if (stages.empty() || stages.size() > 32) refuse("workload.stages", static_cast<double>(stages.size()), "1 to 32 stages");
+  if (stages.empty() || stages.size() > 32)
+    refuse("workload.stages", static_cast<double>(stages.size()), "1 to 32 stages");
   for (size_t s = 0; s < stages.size(); ++s) {
     const std::string key = "workload.stages[" + std::to_string(s) + "].demand";
     stages[s].demand.prepare(key);
@@ -78,15 +84,19 @@ void check_event(const EventConfig& e, const ClusterConfig& config, const std::s
   positive(key + "value", e.value_low);
   in_range(key + "value", e.value_high, e.value_low, 1e9);
   in_range(key + "duration_s", e.duration_s, 0, 1e9);
-  if (e.kind == EventKind::kWorkers && (e.value_low < 1 || e.value_high > 1e6)) refuse(key + "value", e.value_low, "1 or more workers");
+  if (e.kind == EventKind::kWorkers && (e.value_low < 1 || e.value_high > 1e6))
+    refuse(key + "value", e.value_low, "1 or more workers");
   if (e.kind == EventKind::kArrivalScale) {
-    if (config.arrival.kind == ArrivalKind::kTrace) throw std::invalid_argument(key + "kind: a replayed trace has no arrival rate to scale");
+    if (config.arrival.kind == ArrivalKind::kTrace)
+      throw std::invalid_argument(key + "kind: a replayed trace has no arrival rate to scale");
     return;
   }
   const bool balancers = e.kind == EventKind::kBalancerFail || e.kind == EventKind::kBalancerRecover;
   const int limit = balancers ? config.num_load_balancers : config.num_servers();
-  if (e.targets.empty()) throw std::invalid_argument(key + (balancers ? "balancers" : "servers") + ": empty; name at least one");
-  for (const int target : e.targets) in_range(key + (balancers ? "balancers" : "servers"), target, 0, limit - 1);
+  if (e.targets.empty())
+    throw std::invalid_argument(key + (balancers ? "balancers" : "servers") + ": empty; name at least one");
+  for (const int target : e.targets)
+    in_range(key + (balancers ? "balancers" : "servers"), target, 0, limit - 1);
   if (e.count != -1) in_range(key + "count", e.count, 1, static_cast<double>(e.targets.size()));
 }
 
@@ -104,14 +114,16 @@ void ClusterConfig::prepare() {
   in_range("latency.node_low_s", node_low_s, 0, 2);
   in_range("latency.node_high_s", node_high_s, node_low_s, 2);
   in_range("flow_table.buckets", flow_table_buckets, 1, 1 << 24);
-  if ((flow_table_buckets & (flow_table_buckets - 1)) != 0) refuse("flow_table.buckets", flow_table_buckets, "a power of two");
+  if ((flow_table_buckets & (flow_table_buckets - 1)) != 0)
+    refuse("flow_table.buckets", flow_table_buckets, "a power of two");
   in_range("flow_table.ways", flow_table_ways, 1, 64);
   in_range("observation.reservoir_size", reservoir_size, 1, core::Reservoir::kMaxSize);
   in_range("control.step_s", step_s, 1e-6, 1e6);
   in_range("control.actuation_delay_s", actuation_delay_s, 0, step_s);
   in_range("episode.horizon_s", horizon_s, step_s, 1e7);
   in_range("episode.warmup_s", warmup_s, 0, horizon_s);
-  for (size_t k = 0; k < events.size(); ++k) check_event(events[k], *this, "events[" + std::to_string(k) + "].");
+  for (size_t k = 0; k < events.size(); ++k)
+    check_event(events[k], *this, "events[" + std::to_string(k) + "].");
 }
 
 }  // namespace steelyard::sim

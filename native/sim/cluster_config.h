@@ -20,38 +20,47 @@ struct StageConfig {
 };
 
 struct ServerConfig {
-  int workers = 1;                   // c_j, CPU workers
-  double speed = 1.0;                // work done per second and worker
+  int workers = 1;     // c_j, CPU workers
+  double speed = 1.0;  // work done per second and worker
   CpuMode cpu = CpuMode::kFifo;
-  int ps_cap = 0;                    // p_hat of blocked PS (seed 002 eq. 42); 0: no cap
-  bool present = true;               // false: joins later by the timetable
+  int ps_cap = 0;       // p_hat of blocked PS (seed 002 eq. 42); 0: no cap
+  bool present = true;  // false: joins later by the timetable
 };
 
 enum class ArrivalKind : uint8_t { kPoisson, kMmpp, kDiurnal, kTrace };
 
 struct ArrivalConfig {
   ArrivalKind kind = ArrivalKind::kPoisson;
-  double rate = 0;                   // [1/s]; for kDiurnal the mean rate
-  std::vector<double> mmpp_rates;    // [1/s] per state
-  std::vector<double> mmpp_mean_s;   // mean stay per state
-  double diurnal_amplitude = 0;      // in [0, 1): rate(t) = rate (1 + amplitude sin(2 pi (t / period + phase)))
+  double rate = 0;                  // [1/s]; for kDiurnal the mean rate
+  std::vector<double> mmpp_rates;   // [1/s] per state
+  std::vector<double> mmpp_mean_s;  // mean stay per state
+  double diurnal_amplitude = 0;  // in [0, 1): rate(t) = rate (1 + amplitude sin(2 pi (t / period + phase)))
   double diurnal_period_s = 0;
-  double diurnal_phase = 0;          // in periods
-  double time_scale = 1;             // kTrace: recorded times are multiplied by this
+  double diurnal_phase = 0;  // in periods
+  double time_scale = 1;     // kTrace: recorded times are multiplied by this
 };
 
-enum class EventKind : uint8_t { kSpeed, kWorkers, kLeave, kJoin, kBalancerFail, kBalancerRecover, kArrivalScale };
+enum class EventKind : uint8_t {
+  kSpeed,
+  kWorkers,
+  kLeave,
+  kJoin,
+  kBalancerFail,
+  kBalancerRecover,
+  kArrivalScale
+};
 
 // One line of the timetable. Ranges are drawn per seed (domain randomisation); low == high is a fixed value.
 struct EventConfig {
   EventKind kind = EventKind::kSpeed;
   double t_low_s = 0, t_high_s = 0;
-  double value_low = 1, value_high = 1;  // speed factor on the configured speed, workers, or arrival-rate factor
-  bool log_uniform = false;              // draw the value log-uniformly
-  std::vector<int> targets;              // servers or balancers to choose from
-  int count = -1;                        // how many of the targets, drawn per seed; -1: all
-  bool common_value = true;              // one value for all chosen targets, or one each
-  double duration_s = 0;                 // > 0: undone after that time (speed, workers, leave, fail, scale)
+  double value_low = 1,
+         value_high = 1;     // speed factor on the configured speed, workers, or arrival-rate factor
+  bool log_uniform = false;  // draw the value log-uniformly
+  std::vector<int> targets;  // servers or balancers to choose from
+  int count = -1;            // how many of the targets, drawn per seed; -1: all
+  bool common_value = true;  // one value for all chosen targets, or one each
+  double duration_s = 0;     // > 0: undone after that time (speed, workers, leave, fail, scale)
 };
 
 struct ClusterConfig {
@@ -60,13 +69,13 @@ struct ClusterConfig {
   std::vector<StageConfig> stages;
   ArrivalConfig arrival;
   std::shared_ptr<const Trace> trace;
-  int admission_limit = 64;          // a flow that finds more than this at its server is rejected
+  int admission_limit = 64;  // a flow that finds more than this at its server is rejected
   double reject_sojourn_s = 40;
   double hop_low_s = 0, hop_high_s = 0;    // network hop, uniform
   double node_low_s = 0, node_high_s = 0;  // processing at a node, uniform
   int flow_table_buckets = 65536;
   int flow_table_ways = 4;
-  bool features = true;              // reservoirs on
+  bool features = true;  // reservoirs on
   int reservoir_size = 128;
   double step_s = 0.5;
   double actuation_delay_s = 0;

@@ -14,9 +14,9 @@ using core::ServerId;
 class Forecast {
  public:
   struct Job {
-    double left_ns;              // of the current stage
+    double left_ns;  // of the current stage
     size_t stage;
-    std::vector<double> later;   // demands of the following stages, by stage index
+    std::vector<double> later;  // demands of the following stages, by stage index
   };
 
   Forecast(const Device& cpu, const std::vector<StageConfig>& stages) : cpu_(cpu), stages_(stages) {}
@@ -125,10 +125,13 @@ ServerId ClusterWorld::choose_exact(uint64_t hash, const Arriving& arriving) con
   if (members.empty()) return core::kNoServer;
   const uint64_t word = core::mix64(hash);
   const uint32_t n = static_cast<uint32_t>(members.size());
-  const auto cost = [&](ServerId j) { return rule_.traits->own_work ? forecast(j, arriving) : server_remaining(j, -1); };
+  const auto cost = [&](ServerId j) {
+    return rule_.traits->own_work ? forecast(j, arriving) : server_remaining(j, -1);
+  };
   if (rule_.traits->sampling == core::Sampling::kTwo && n > 1) {
     const core::Pair pair = core::two_below(word, n);
-    return cost(members[pair.second]) < cost(members[pair.first]) ? members[pair.second] : members[pair.first];
+    return cost(members[pair.second]) < cost(members[pair.first]) ? members[pair.second]
+                                                                  : members[pair.first];
   }
   ServerId best = core::kNoServer;
   double best_cost = std::numeric_limits<double>::infinity();
@@ -155,13 +158,15 @@ double ClusterWorld::server_remaining(int j, int balancer) const {
     if (balancer >= 0 && flow.balancer != balancer) return;
     for (size_t s = flow.stage; s < config_->stages.size(); ++s) {
       const double work_ns = s == flow.stage ? left_ns : stage_work_ns(flow.id, flow.trace_row, s);
-      total_s += work_ns * 1e-9 / (config_->stages[s].kind == StageKind::kCpu ? capacity(j) : server.io.speed());
+      total_s +=
+          work_ns * 1e-9 / (config_->stages[s].kind == StageKind::kCpu ? capacity(j) : server.io.speed());
     }
   };
   for (const Device* device : {&server.cpu, &server.io}) {
     for (const Device::Job& job : device->jobs()) add(flows_[job.slot], device->remaining_ns(job, now_));
   }
-  for (uint32_t slot = server.line_head; slot != kNoSlot; slot = flows_[slot].next) add(flows_[slot], flows_[slot].work_ns);
+  for (uint32_t slot = server.line_head; slot != kNoSlot; slot = flows_[slot].next)
+    add(flows_[slot], flows_[slot].work_ns);
   return total_s;
 }
 

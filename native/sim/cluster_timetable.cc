@@ -12,14 +12,17 @@ void ClusterWorld::draw_timetable(uint64_t seed) {
   timetable_.clear();
   const uint64_t stream = core::stream_key(seed, kStreamTimetable);
   uint64_t key = 0;
-  const auto uniform = [&](double low, double high) { return low + (high - low) * core::unit_open(core::draw(stream, key++)); };
+  const auto uniform = [&](double low, double high) {
+    return low + (high - low) * core::unit_open(core::draw(stream, key++));
+  };
   for (const EventConfig& line : config_->events) {
     const double t_s = uniform(line.t_low_s, line.t_high_s);
     Change change{&line, line.targets, {}};
     const size_t count = line.count < 0 ? line.targets.size() : static_cast<size_t>(line.count);
     for (size_t i = 0; i < count && !line.targets.empty(); ++i) {  // Fisher-Yates, the first `count` places
       const size_t left = change.targets.size() - i;
-      std::swap(change.targets[i], change.targets[i + core::below(core::draw(stream, key++), static_cast<uint32_t>(left))]);
+      std::swap(change.targets[i],
+                change.targets[i + core::below(core::draw(stream, key++), static_cast<uint32_t>(left))]);
     }
     if (!line.targets.empty()) change.targets.resize(count);
     for (size_t i = 0; i < std::max<size_t>(1, change.targets.size()); ++i) {
@@ -35,7 +38,8 @@ void ClusterWorld::draw_timetable(uint64_t seed) {
     const core::TimeNs at = static_cast<core::TimeNs>(t_s * 1e9 + 0.5);
     queue_.push(Event::make(at, kTimetable, subject, 0));
     if (line.duration_s > 0) {
-      queue_.push(Event::make(at + static_cast<core::TimeNs>(line.duration_s * 1e9 + 0.5), kUndo, subject, 0));
+      queue_.push(
+          Event::make(at + static_cast<core::TimeNs>(line.duration_s * 1e9 + 0.5), kUndo, subject, 0));
     }
     timetable_.push_back(std::move(change));
   }

@@ -14,14 +14,18 @@ namespace {
 
 using core::unit_open;
 
-[[noreturn]] void refuse(const std::string& key, const std::string& why) { throw std::invalid_argument(key + ": " + why); }
+[[noreturn]] void refuse(const std::string& key, const std::string& why) {
+  throw std::invalid_argument(key + ": " + why);
+}
 
 void need(const std::string& key, const std::vector<double>& a, size_t count, const char* names) {
   if (a.size() != count) refuse(key, std::to_string(a.size()) + " parameters given, needs " + names);
 }
 
 void need_positive(const std::string& key, const char* name, double value) {
-  if (!(value > 0 && std::isfinite(value))) refuse(key, std::string(name) + " = " + std::to_string(value) + " is not allowed; use a finite number above 0");
+  if (!(value > 0 && std::isfinite(value)))
+    refuse(key, std::string(name) + " = " + std::to_string(value) +
+                    " is not allowed; use a finite number above 0");
 }
 
 // A standard normal from one word (Box and Muller 1958), its second uniform mixed from the first word.
@@ -37,7 +41,8 @@ size_t pick(const std::vector<double>& cumulative, double u) {
 
 void prepare_mixture(const std::string& key, std::vector<double>& values, std::vector<double>& b) {
   if (values.empty() || values.size() != b.size()) {
-    refuse(key, std::to_string(values.size()) + " values and " + std::to_string(b.size()) + " probabilities given; give one probability per value");
+    refuse(key, std::to_string(values.size()) + " values and " + std::to_string(b.size()) +
+                    " probabilities given; give one probability per value");
   }
   for (const double v : values) need_positive(key, "value_s", v);
   double total = 0;
@@ -45,7 +50,8 @@ void prepare_mixture(const std::string& key, std::vector<double>& values, std::v
     if (!(p >= 0 && p <= 1)) refuse(key, "probability " + std::to_string(p) + " is not in [0, 1]");
     total += p;
   }
-  if (std::abs(total - 1) > 1e-6) refuse(key, "probabilities sum to " + std::to_string(total) + ", must sum to 1");
+  if (std::abs(total - 1) > 1e-6)
+    refuse(key, "probabilities sum to " + std::to_string(total) + ", must sum to 1");
 }
 
 }  // namespace
@@ -59,7 +65,8 @@ void Distribution::prepare(const std::string& key) {
       break;
     case DistributionKind::kUniform:
       need(key, a, 2, "{low_s, high_s}");
-      if (!(a[0] >= 0 && a[1] > a[0] && std::isfinite(a[1]))) refuse(key, "low_s, high_s must satisfy 0 <= low_s < high_s");
+      if (!(a[0] >= 0 && a[1] > a[0] && std::isfinite(a[1])))
+        refuse(key, "low_s, high_s must satisfy 0 <= low_s < high_s");
       break;
     case DistributionKind::kLognormal:
       need(key, a, 2, "{mean_s, sigma}");
@@ -69,7 +76,9 @@ void Distribution::prepare(const std::string& key) {
     case DistributionKind::kPareto:
       need(key, a, 2, "{mean_s, alpha}");
       need_positive(key, "mean_s", a[0]);
-      if (!(a[1] > 1 && std::isfinite(a[1]))) refuse(key, "alpha = " + std::to_string(a[1]) + " is not allowed; the mean exists only for alpha > 1");
+      if (!(a[1] > 1 && std::isfinite(a[1])))
+        refuse(key,
+               "alpha = " + std::to_string(a[1]) + " is not allowed; the mean exists only for alpha > 1");
       break;
     case DistributionKind::kDiscrete:
     case DistributionKind::kHyperexponential:
@@ -88,10 +97,8 @@ void Distribution::prepare(const std::string& key) {
   if (kind != DistributionKind::kTrace) std::partial_sum(b.begin(), b.end(), cumulative_.begin());
 }
 
-double Distribution::sample(uint64_t word) const {
+double Distribution::sample_other(uint64_t word) const {
   switch (kind) {
-    case DistributionKind::kExponential:
-      return -a[0] * std::log(unit_open(word));
     case DistributionKind::kDeterministic:
       return a[0];
     case DistributionKind::kUniform:
@@ -106,6 +113,7 @@ double Distribution::sample(uint64_t word) const {
       return -a[pick(cumulative_, unit_open(word))] * std::log(unit_open(core::mix64(word + core::kGolden)));
     case DistributionKind::kEmpirical:
       return a[core::below(word, static_cast<uint32_t>(a.size()))];
+    case DistributionKind::kExponential:
     case DistributionKind::kTrace:
       break;
   }

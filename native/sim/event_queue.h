@@ -1,6 +1,6 @@
 // The calendar. The soonest events stand sorted in a short array, since most events are announced for the
-// near future and land close to its front; later ones wait in a 4-ary heap. Equal times leave in a fixed order
-// that depends only on the order of pushes and pops, so a world is a pure function of its seed.
+// near future and land close to its front; later ones wait in a 4-ary heap. Equal times leave in a fixed
+// order that depends only on the order of pushes and pops, so a world is a pure function of its seed.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ namespace steelyard::sim {
 
 struct Event {
   core::TimeNs time = 0;
-  uint32_t subject = 0;        // flow slot, server, balancer or timetable line
-  uint32_t kind_epoch = 0;     // kind in the low 8 bits, epoch above: an event whose epoch has passed is stale
+  uint32_t subject = 0;     // flow slot, server, balancer or timetable line
+  uint32_t kind_epoch = 0;  // kind in the low 8 bits, epoch above: an event whose epoch has passed is stale
 
   static Event make(core::TimeNs time, uint8_t kind, uint32_t subject, uint32_t epoch) {
     return {time, subject, (epoch << 8) | kind};
@@ -27,30 +27,26 @@ inline constexpr uint32_t kEpochMask = (1u << 24) - 1;
 
 class EventQueue {
  public:
-  core::TimeNs next_time() const { return near_size_ > 0 ? near_[near_size_ - 1].time : core::kNever; }
+  // kNever when empty.
+  core::TimeNs next_time() const { return near_[near_size_].time; }
   size_t size() const { return near_size_ + far_.size(); }
   void clear() {
     near_size_ = 0;
     far_.clear();
+    far_from_ = core::kNever;
   }
 
-  void push(const Event& event) {
-    if (!far_.empty() && event.time >= far_.front().time) return push_far(event);
-    if (near_size_ == kNear) {
-      push_far(near_[0]);
-      for (size_t i = 1; i < kNear; ++i) near_[i - 1] = near_[i];
-      --near_size_;
-      if (event.time >= far_.front().time) return push_far(event);
-    }
-    size_t hole = near_size_++;
-    for (; hole > 0 && near_[hole - 1].time <= event.time; --hole) near_[hole] = near_[hole - 1];
-    near_[hole] = event;
+  void push(Event event) {
+    if (event.time >= far_from_ || near_size_ == kNear) [[unlikely]]
+      return push_slowly(event);
+    push_near(event);
   }
 
   // The soonest event; the queue must not be empty.
   Event pop() {
-    const Event soonest = near_[--near_size_];
-    if (near_size_ == 0 && !far_.empty()) refill();
+    const Event soonest = near_[near_size_--];
+    if (near_size_ == 0) [[unlikely]]
+      refill();
     return soonest;
   }
 
@@ -58,12 +54,29 @@ class EventQueue {
   static constexpr size_t kNear = 64;
   static constexpr size_t kRefill = 32;
 
-  void refill() {
-    near_size_ = far_.size() < kRefill ? far_.size() : kRefill;
-    for (size_t i = near_size_; i > 0; --i) near_[i - 1] = pop_far();
+  void push_near(Event event) {
+    Event* hole = &near_[++near_size_];
+    for (; hole[-1].time <= event.time; --hole) hole[0] = hole[-1];
+    *hole = event;
   }
 
-  void push_far(const Event& event) {
+  // Apart, so that `push` needs no frame.
+  [[gnu::noinline, gnu::cold]] void push_slowly(Event event) {
+    if (event.time >= far_from_) return push_far(event);
+    push_far(near_[1]);  // makes room
+    for (size_t i = 1; i < kNear; ++i) near_[i] = near_[i + 1];
+    --near_size_;
+    if (event.time >= far_from_) return push_far(event);
+    push_near(event);
+  }
+
+  [[gnu::noinline, gnu::cold]] void refill() {
+    near_size_ = far_.size() < kRefill ? far_.size() : kRefill;
+    for (size_t i = near_size_; i > 0; --i) near_[i] = pop_far();
+    far_from_ = far_.empty() ? core::kNever : far_.front().time;
+  }
+
+  void push_far(Event event) {
     size_t hole = far_.size();
     far_.push_back(event);
     while (hole > 0) {
@@ -73,6 +86,7 @@ class EventQueue {
       hole = parent;
     }
     far_[hole] = event;
+    far_from_ = far_.front().time;
   }
 
   Event pop_far() {
@@ -95,8 +109,10 @@ class EventQueue {
   }
 
   size_t near_size_ = 0;
-  std::array<Event, kNear> near_{};  // latest first
-  std::vector<Event> far_;           // no earlier than anything near
+  core::TimeNs far_from_ = core::kNever;  // time of the first far event
+  std::array<Event, kNear + 1> near_{
+      Event{core::kNever, 0, 0}};  // from place 1, latest first; place 0 stops every search
+  std::vector<Event> far_;         // no earlier than anything near
 };
 
 }  // namespace steelyard::sim

@@ -51,21 +51,13 @@ void Metrics::reset(core::TimeNs warmup, core::TimeNs horizon, bool timeline) {
   timeline_.clear();
 }
 
-void Metrics::flow_done(core::TimeNs opened, core::TimeNs replied, double demand_s) {
-  if (!measures(opened)) return;
-  --outstanding_;
-  const double sojourn_s = static_cast<double>(replied - opened) * 1e-9;
-  sojourn_sum_ += sojourn_s;
-  flows_.push_back({static_cast<float>(static_cast<double>(opened) * 1e-9), static_cast<float>(sojourn_s),
-                    static_cast<float>(demand_s), false, replied <= horizon_});
-}
-
 void Metrics::flow_rejected(core::TimeNs opened, core::TimeNs at, double penalty_s) {
   if (!measures(opened)) return;
   --outstanding_;
   ++rejected_;
   sojourn_sum_ += penalty_s;
-  flows_.push_back({static_cast<float>(static_cast<double>(opened) * 1e-9), static_cast<float>(penalty_s), 0.0f, true, at <= horizon_});
+  flows_.push_back({static_cast<float>(static_cast<double>(opened) * 1e-9), static_cast<float>(penalty_s),
+                    0.0f, true, at <= horizon_});
 }
 
 void Metrics::sample_loads(core::TimeNs now, std::span<const double> loads) {
@@ -79,9 +71,13 @@ void Metrics::sample_loads(core::TimeNs now, std::span<const double> loads) {
   overprovision_sum_ += sum > 0 ? largest * static_cast<double>(loads.size()) / sum : 1.0;
 }
 
-double Metrics::running_sojourn_s() const { return flows_.empty() ? kNan : sojourn_sum_ / static_cast<double>(flows_.size()); }
+double Metrics::running_sojourn_s() const {
+  return flows_.empty() ? kNan : sojourn_sum_ / static_cast<double>(flows_.size());
+}
 
-double Metrics::running_jain() const { return samples_ == 0 ? kNan : jain_sum_ / static_cast<double>(samples_); }
+double Metrics::running_jain() const {
+  return samples_ == 0 ? kNan : jain_sum_ / static_cast<double>(samples_);
+}
 
 EpisodeStats Metrics::summarise(Convention convention) const {
   EpisodeStats s;
@@ -94,8 +90,8 @@ EpisodeStats Metrics::summarise(Convention convention) const {
     sum += flow.sojourn_s;
     s.rejected += flow.rejected ? 1 : 0;
     if (flow.rejected) continue;
-    waiting += flow.sojourn_s - flow.demand_s;
-    slowdown += flow.demand_s > 0 ? flow.sojourn_s / flow.demand_s : 1.0;
+    waiting += flow.sojourn_s - flow.service_s;
+    slowdown += flow.service_s > 0 ? flow.sojourn_s / flow.service_s : 1.0;
   }
   s.flows = sojourns.size();
   s.events = events_;
@@ -107,7 +103,8 @@ EpisodeStats Metrics::summarise(Convention convention) const {
   s.waiting_mean_s = served > 0 ? waiting / served : kNan;
   s.slowdown_mean = served > 0 ? slowdown / served : kNan;
   if (sojourns.empty()) {
-    s.sojourn_mean_s = s.sojourn_p50_s = s.sojourn_p90_s = s.sojourn_p95_s = s.sojourn_p99_s = s.sojourn_p999_s = kNan;
+    s.sojourn_mean_s = s.sojourn_p50_s = s.sojourn_p90_s = s.sojourn_p95_s = s.sojourn_p99_s =
+        s.sojourn_p999_s = kNan;
     return s;
   }
   s.sojourn_mean_s = sum / static_cast<double>(s.flows);

@@ -16,8 +16,9 @@ enum class Convention : uint8_t {
 
 struct FlowRecord {
   float opened_s;
-  float sojourn_s;   // from the SYN at the balancer to the reply at the client; rejected: the configured penalty
-  float demand_s;    // service demand over all stages
+  float
+      sojourn_s;  // from the SYN at the balancer to the reply at the client; rejected: the configured penalty
+  float service_s;  // over all stages, alone at the server's speed
   bool rejected;
   bool by_horizon;
 };
@@ -25,17 +26,18 @@ struct FlowRecord {
 // Summary of one episode; NaN where nothing was measured.
 struct EpisodeStats {
   uint64_t flows = 0, rejected = 0, untracked = 0, events = 0;
-  double sojourn_mean_s = 0, sojourn_p50_s = 0, sojourn_p90_s = 0, sojourn_p95_s = 0, sojourn_p99_s = 0, sojourn_p999_s = 0;
-  double slowdown_mean = 0;   // sojourn / demand, served flows
-  double waiting_mean_s = 0;  // sojourn - demand, served flows (network included)
+  double sojourn_mean_s = 0, sojourn_p50_s = 0, sojourn_p90_s = 0, sojourn_p95_s = 0, sojourn_p99_s = 0,
+         sojourn_p999_s = 0;
+  double slowdown_mean = 0;   // sojourn / service, served flows
+  double waiting_mean_s = 0;  // sojourn - service, served flows (network included)
   double jain_mean = 0, makespan_mean = 0, overprovision_mean = 0;
 };
 
 // The state of the servers at one step boundary.
 struct TimelinePoint {
   double t_s;
-  std::vector<float> weights;     // (M, N)
-  std::vector<float> in_system;   // (N,)
+  std::vector<float> weights;    // (M, N)
+  std::vector<float> in_system;  // (N,)
 };
 
 class Metrics {
@@ -44,7 +46,14 @@ class Metrics {
 
   bool measures(core::TimeNs opened) const { return opened >= warmup_ && opened < horizon_; }
   void flow_opened(core::TimeNs opened) { outstanding_ += measures(opened) ? 1 : 0; }
-  void flow_done(core::TimeNs opened, core::TimeNs replied, double demand_s);
+  void flow_done(core::TimeNs opened, core::TimeNs replied, float service_s) {
+    if (!measures(opened)) return;
+    --outstanding_;
+    const double sojourn_s = static_cast<double>(replied - opened) * 1e-9;
+    sojourn_sum_ += sojourn_s;
+    flows_.push_back({static_cast<float>(static_cast<double>(opened) * 1e-9), static_cast<float>(sojourn_s),
+                      service_s, false, replied <= horizon_});
+  }
   void flow_rejected(core::TimeNs opened, core::TimeNs at, double penalty_s);
   // Loads in_system_j / capacity_j at a step boundary.
   void sample_loads(core::TimeNs now, std::span<const double> loads);

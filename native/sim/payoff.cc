@@ -9,20 +9,25 @@ RewardMeasure measure_of(std::string_view name) {
   if (name == "durations") return RewardMeasure::kDurations;
   if (name == "true") return RewardMeasure::kTrue;
   if (name == "own") return RewardMeasure::kOwn;
-  throw std::invalid_argument("reward.measure: \"" + std::string(name) + "\" is not known; use durations, true or own");
+  throw std::invalid_argument("reward.measure: \"" + std::string(name) +
+                              "\" is not known; use durations, true or own");
 }
 
 }  // namespace
 
-Payoff::Payoff(std::string_view reward, std::string_view measure) : reward_(find_reward(reward)), measure_(measure_of(measure)) {
+Payoff::Payoff(std::string_view reward, std::string_view measure)
+    : reward_(find_reward(reward)), measure_(measure_of(measure)) {
   if (reward_ == nullptr) {
-    throw std::invalid_argument("reward.kind: \"" + std::string(reward) + "\" is not known; see native.reward_names()");
+    throw std::invalid_argument("reward.kind: \"" + std::string(reward) +
+                                "\" is not known; see native.reward_names()");
   }
   if (reward_->form == RewardForm::kMarginalVbf && measure_ != RewardMeasure::kTrue) {
-    throw std::invalid_argument("reward.measure: marginal_vbf is defined on the true remaining time; use measure \"true\"");
+    throw std::invalid_argument(
+        "reward.measure: marginal_vbf is defined on the true remaining time; use measure \"true\"");
   }
   if (reward_->team && measure_ == RewardMeasure::kOwn) {
-    throw std::invalid_argument("reward.measure: a team reward is over the global vector; use measure durations or true");
+    throw std::invalid_argument(
+        "reward.measure: a team reward is over the global vector; use measure durations or true");
   }
 }
 

@@ -29,7 +29,8 @@ constexpr std::array kRewards = {
     RewardTraits{"team_makespan", F::kMakespan, true, "makespan of the global vector, shared"},
     RewardTraits{"team_log_makespan", F::kLogMakespan, true, "log_makespan of the global vector, shared"},
     RewardTraits{"team_cv", F::kCv, true, "cv of the global vector, shared"},
-    RewardTraits{"marginal_vbf", F::kMarginalVbf, false, "F(l) - F(l without my flows): exact potential at the stage"},
+    RewardTraits{"marginal_vbf", F::kMarginalVbf, false,
+                 "F(l) - F(l without my flows): exact potential at the stage"},
 };
 
 double mean_of(std::span<const double> l) {

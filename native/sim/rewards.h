@@ -1,4 +1,5 @@
-// Rewards: pure functions of a vector l of load per server (network-lb.md "Rewards"; seed 002 Sec. 3.2, App. E.2.1).
+// Rewards: pure functions of a vector l of load per server (network-lb.md "Rewards"; seed 002 Sec. 3.2, App.
+// E.2.1).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,17 @@
 namespace steelyard::sim {
 
 // What is summed up into one number.
-enum class RewardForm : uint8_t { kVbf, kLogVbf, kVbfPlusLog, kPbf, kJain, kMakespan, kLogMakespan, kCv, kMarginalVbf };
+enum class RewardForm : uint8_t {
+  kVbf,
+  kLogVbf,
+  kVbfPlusLog,
+  kPbf,
+  kJain,
+  kMakespan,
+  kLogMakespan,
+  kCv,
+  kMarginalVbf
+};
 
 struct RewardTraits {
   std::string_view name;

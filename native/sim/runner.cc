@@ -27,7 +27,7 @@ EpisodeResult run_one(ClusterWorld& world, uint64_t seed, Convention convention,
   EpisodeResult result;
   result.seed = seed;
   result.stats = world.metrics().summarise(convention);
-  for (int i = 0; i < world.num_balancers(); ++i) result.stats.untracked += world.balancer(i).untracked();
+  result.stats.untracked = world.untracked();
   result.digest = world.digest();
   result.cpu_s = thread_cpu_s() - before_s;
   if (!details) return result;
@@ -38,8 +38,9 @@ EpisodeResult run_one(ClusterWorld& world, uint64_t seed, Convention convention,
 
 }  // namespace
 
-std::vector<EpisodeResult> run_episodes(std::shared_ptr<const ClusterConfig> config, const core::RuleConfig& rule,
-                                        const std::vector<uint64_t>& seeds, int threads, Convention convention, bool details,
+std::vector<EpisodeResult> run_episodes(std::shared_ptr<const ClusterConfig> config,
+                                        const core::RuleConfig& rule, const std::vector<uint64_t>& seeds,
+                                        int threads, Convention convention, bool details,
                                         const std::function<bool()>& stop) {
   std::vector<EpisodeResult> results(seeds.size());
   std::vector<uint8_t> done(seeds.size(), 0);

@@ -72,7 +72,7 @@ TEST(Cluster, OneServerIsTheLindleyRecursion) {
   for (const FlowRecord& flow : world.metrics().flows()) {  // FIFO: in order of arrival
     free_s = std::max(free_s, static_cast<double>(flow.opened_s)) + 1.0;
     EXPECT_NEAR(flow.sojourn_s, free_s - flow.opened_s, 1e-3);
-    EXPECT_EQ(flow.demand_s, 1.0f);
+    EXPECT_EQ(flow.service_s, 1.0f);
   }
 }
 

@@ -38,7 +38,7 @@ class Train:
     """distr-lb: independent SAC with recurrent actors; rlb-sac: independent SAC without memory."""
     directory: Annotated[str, tyro.conf.arg(name="run", metavar="DIR")]
     """Run directory: config, logs, checkpoint, policy.bin."""
-    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 320
     """Training episodes in all."""
     seed: Annotated[int, tyro.conf.arg(metavar="K")] = 0
     """Seed of the run: episodes, networks, exploration."""
