@@ -57,6 +57,8 @@ system-test:
 	@$(need) \
 	[[ -e /usr/include/gtest/gtest.h ]] || missing+=(libgtest-dev); \
 	[[ -e /usr/include/benchmark/benchmark.h ]] || missing+=(libbenchmark-dev); \
+	[[ -x /usr/sbin/apache2 ]] || missing+=(apache2); \
+	compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php); \
 	$(install_missing)
 
 # --- environment: one stamp per step, so that nothing is installed twice ---

@@ -71,7 +71,7 @@ def paired(config: native.ClusterConfig, other: native.ClusterConfig, one_rule, 
     "name", ["wcmp", "lsq", "sed", "sed2", "gsq", "hlb", "awcmp", "oracle", "charon_wsapp"]
 )
 def test_servers_have_no_order(name):
-    """Weights without ties: a tie goes to the next server in a rotation, which depends on who stands beside whom."""
+    """Weights without ties: a tie goes to the next server in a rotation, so neighbours matter."""
     order = [2, 0, 3, 1]
     weights = [w * (1 + 0.0137 * j) for j, w in enumerate(WEIGHTS)]
     configs = [

@@ -87,7 +87,7 @@ void bind_class(py::module_& module) {
       .def_property_readonly("mean_rate", &Trace::mean_rate, "Requests per second of a circular replay.")
       .def_property_readonly("mean_service_s", &Trace::mean_service_s)
       .def(py::pickle(
-          [](const py::object& self) {
+          [](const py::object& self) -> py::tuple {
             return py::make_tuple(self.attr("arrival_s"), self.attr("class_id"), self.attr("service_s"),
                                   self.attr("bytes"), self.attr("class_names"));
           },
