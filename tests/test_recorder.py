@@ -291,9 +291,12 @@ def test_records_a_trace_from_a_real_apache(
 @pytest.mark.usefixtures("installation")
 def test_no_server_outlives_its_recorder(tmp_path: Path, number: int, status: int):
     code = (
-        "import sys; from pathlib import Path\n"
+        "import signal, sys; from pathlib import Path\n"
         "from steelyard.deploy.testbed.commands import RecordTrace\n"
-        "try: sys.exit(RecordTrace(Path(sys.argv[1]), php_mean_ms=2.0, workers=4, quiet=True).run())\n"
+        # A background job of a shell is born deaf to SIGINT.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "command = RecordTrace(Path(sys.argv[1]), rate=40.0, php_mean_ms=2.0, workers=4, quiet=True)\n"
+        "try: sys.exit(command.run())\n"
         "except KeyboardInterrupt: sys.exit(130)\n"
     )
     recorder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "t.csv")])
