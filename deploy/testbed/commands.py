@@ -57,6 +57,8 @@ class RecordTrace:
     """Apache's worker processes."""
     seed: int = 1
     """Seed of arrivals, classes and demands."""
+    min_correlation: float = 0.9
+    """Least correlation of service time with the work asked for; a busy processor lowers it."""
     details: OptionalFile = None
     """Also write everything measured per request (send time, wall time, script time, ...) to this CSV."""
     force: Flag = False
@@ -78,7 +80,11 @@ class RecordTrace:
         try:
             with _exit_on_terminate():
                 recording = recorder.record(
-                    workload, self.workers, installation, None if self.quiet else _show_progress
+                    workload,
+                    self.workers,
+                    installation,
+                    self.min_correlation,
+                    None if self.quiet else _show_progress,
                 )
         except (apache.ServerError, ClientError, recorder.RecordingError) as error:
             print(f"steelyard: error: {error}", file=sys.stderr)
@@ -106,6 +112,8 @@ class RecordTrace:
             0 < self.swell_period_s < math.inf,
             "above 0 and finite [s]",
         )
+        allowed = "above -1 and below 1"
+        _require("min_correlation", self.min_correlation, -1 < self.min_correlation < 1, allowed)
         _require("workers", self.workers, 1 <= self.workers <= MAX_WORKERS, f"1 to {MAX_WORKERS}")
         _require("seed", self.seed, 0 <= self.seed < 2**63, "0 to 2^63 - 1")
         hours = self.requests / self.rate / 3600

@@ -25,7 +25,6 @@ MAX_OPEN = 512
 LOG_LIMIT_S = 10.0
 CALIBRATION_ITERATIONS = 500_000
 WARM_UP_GAP_US = 15_000
-MIN_CORRELATION = 0.9
 MAX_STILL_CLOCK = 0.001
 """Largest share of requests whose CPU time may read 0: beyond it the clock is too coarse for them."""
 MIN_CHECKED = 100
@@ -76,8 +75,11 @@ class Recording:
             return float("nan")
         return float(np.corrcoef(self.plan.iterations[php], self.cpu_us[php])[0, 1])
 
-    def check(self) -> None:
-        """RecordingError when the service times cannot be what they claim to be."""
+    def check(self, min_correlation: float) -> None:
+        """RecordingError when the service times cannot be what they claim to be.
+
+        `min_correlation` is the least `work_correlation`: a processor busy with other work lowers it.
+        """
         import numpy as np
 
         still = float(np.mean(self.cpu_us < 1))
@@ -91,15 +93,19 @@ class Recording:
                 "CPU time per PHP request is below the script's own; the two clocks disagree"
             )
         correlation = self.work_correlation()
-        if correlation < MIN_CORRELATION:
+        if correlation < min_correlation:
             raise RecordingError(
                 f"service time follows the work asked for with a correlation of {correlation:.3f}; "
-                f"need at least {MIN_CORRELATION}"
+                f"need at least {min_correlation:g}"
             )
 
 
 def record(
-    workload: Workload, workers: int, installation: Installation, progress: Progress | None = None
+    workload: Workload,
+    workers: int,
+    installation: Installation,
+    min_correlation: float,
+    progress: Progress | None = None,
 ) -> Recording:
     """Start a private Apache, play the workload against it and return what was measured."""
     with PrivateApache(installation, workers) as server:
@@ -115,7 +121,7 @@ def record(
         _require_complete(requests, replies)
         lines = _log_of(server, requests)
     recording = _join(plan, replies, lines)
-    recording.check()
+    recording.check(min_correlation)
     return recording
 
 
