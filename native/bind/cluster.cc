@@ -43,6 +43,7 @@ py::dict stats_dict(const sim::EpisodeStats& s) {
   d["makespan_mean"] = s.makespan_mean;
   d["overprovision_mean"] = s.overprovision_mean;
   d["untracked"] = s.untracked;
+  d["arrived"] = s.arrived;
   d["events"] = s.events;
   return d;
 }
@@ -223,6 +224,7 @@ void bind_cluster(py::module_& module) {
           [](const ClusterWorld& self, const std::string& word) {
             sim::EpisodeStats stats = self.metrics().summarise(bind::convention_of(word));
             stats.untracked = self.untracked();
+            stats.arrived = self.arrived();
             return bind::stats_dict(stats);
           },
           py::arg("convention") = "uncensored", "Of the flows that are done so far; the keys of simulate.")

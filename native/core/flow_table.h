@@ -37,12 +37,6 @@ class FlowTable {
     }
     return nullptr;
   }
-  // Brings the place where `open` will register this flow near, since it is seldom in cache.
-  void prefetch(uint64_t hash) {
-    const uint32_t page = directory_[page_of(hash)];
-    if (page != kNoPage) return __builtin_prefetch(bucket(page, hash));
-    if (num_free_ > 0) __builtin_prefetch(bucket(free_pages_[num_free_ - 1], hash));
-  }
   // The live entry of a flow; nullptr when it has none.
   FlowEntry* find(uint64_t hash) {
     const uint32_t page = directory_[page_of(hash)];

@@ -115,7 +115,6 @@ inline ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const u
 
 ServerId LoadBalancer::choose(uint64_t hash, TimeNs now, const uint32_t* global_load) {
   if (members_.empty()) return kNoServer;
-  table_.prefetch(hash);
   const uint64_t word = mix64(hash ^ kChoiceSalt);
   return rule_.traits->score == Score::kRandom ? choose_by_hash(word)
                                                : choose_by_score(word, now, global_load);

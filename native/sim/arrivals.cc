@@ -10,11 +10,10 @@
 namespace steelyard::sim {
 
 using core::draw;
-using core::unit_open;
 
 ArrivalProcess::ArrivalProcess(std::shared_ptr<const ClusterConfig> config, uint64_t seed)
     : config_(std::move(config)),
-      gap_stream_(core::stream_key(seed, kStreamGap)),
+      gaps_(core::stream_key(seed, kStreamGap)),
       state_stream_(core::stream_key(seed, kStreamArrivalState)) {
   if (config_->arrival.kind == ArrivalKind::kTrace) {
     const Trace& trace = *config_->trace;
@@ -23,21 +22,21 @@ ArrivalProcess::ArrivalProcess(std::shared_ptr<const ClusterConfig> config, uint
     next_ = 0;
     return;
   }
+  if (config_->arrival.kind == ArrivalKind::kPoisson) mean_gap_s_ = 1 / config_->arrival.rate;
   advance();
 }
 
-void ArrivalProcess::advance() {
+void ArrivalProcess::advance_unevenly() {
   if (config_->arrival.kind == ArrivalKind::kTrace) {
     next_trace_row();
     return;
   }
-  last_s_ = next_s_;
-  schedule(last_s_, -std::log(unit_open(draw(gap_stream_, count_++))) / scale_);
+  schedule(next_s_, gaps_.at(count_++) / scale_);
 }
 
 void ArrivalProcess::schedule(double from_s, double area) {
   next_s_ = time_after(from_s, area);
-  next_ = next_s_ < 9e9 ? static_cast<core::TimeNs>(next_s_ * 1e9 + 0.5) : core::kNever;
+  next_ = in_ns(next_s_);
 }
 
 void ArrivalProcess::next_trace_row() {
@@ -55,6 +54,7 @@ void ArrivalProcess::scale(core::TimeNs now, double factor) {
   const double now_s = static_cast<double>(now) * 1e-9;
   const double left = area_between(now_s, next_s_) * scale_;
   scale_ = factor;
+  if (mean_gap_s_ != 0) mean_gap_s_ = 1 / (config_->arrival.rate * factor);
   schedule(now_s, left / factor);
 }
 
@@ -94,7 +94,7 @@ const ArrivalProcess::Segment& ArrivalProcess::segment_at(double t_s) {
         (core::below(draw(state_stream_, 0), static_cast<uint32_t>(a.mmpp_rates.size())) + k) %
         a.mmpp_rates.size();
     const double start_s = segments_.empty() ? 0 : segments_.back().end_s;
-    const double stay_s = -a.mmpp_mean_s[state] * std::log(unit_open(draw(state_stream_, k + 1)));
+    const double stay_s = a.mmpp_mean_s[state] * unit_exponential(draw(state_stream_, k + 1));
     segments_.push_back({start_s, start_s + stay_s, a.mmpp_rates[state]});
   }
   while (segment_ > 0 && segments_[segment_].start_s > t_s) --segment_;

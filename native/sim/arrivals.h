@@ -7,6 +7,7 @@
 
 #include "native/core/types.h"
 #include "native/sim/cluster_config.h"
+#include "native/sim/exponential.h"
 
 namespace steelyard::sim {
 
@@ -20,7 +21,11 @@ class ArrivalProcess {
   // Time of the next arrival; pure until `advance`.
   core::TimeNs next() const { return next_; }
   // Moves on to the following arrival.
-  void advance();
+  void advance() {
+    if (mean_gap_s_ == 0) return advance_unevenly();
+    next_s_ += gaps_.at(count_++) * mean_gap_s_;
+    next_ = in_ns(next_s_);
+  }
   // From `now` on the rate is `factor` times the configured one (timetable). Not for traces.
   void scale(core::TimeNs now, double factor);
   // Trace row of the arrival that `next` announces.
@@ -30,6 +35,10 @@ class ArrivalProcess {
   struct Segment {
     double start_s, end_s, rate;
   };
+  static core::TimeNs in_ns(double t_s) {
+    return t_s < 9e9 ? static_cast<core::TimeNs>(t_s * 1e9 + 0.5) : core::kNever;
+  }
+  void advance_unevenly();
   double time_after(double from_s, double area);
   double diurnal_area(double t_s) const;
   const Segment& segment_at(double t_s);
@@ -38,11 +47,11 @@ class ArrivalProcess {
   void next_trace_row();
 
   std::shared_ptr<const ClusterConfig> config_;
-  uint64_t gap_stream_;
+  ExponentialStream gaps_;
   uint64_t state_stream_;
   uint64_t count_ = 0;
   double scale_ = 1;
-  double last_s_ = 0;
+  double mean_gap_s_ = 0;  // of a Poisson process at its present rate; else 0
   double next_s_ = 0;
   core::TimeNs next_ = 0;
   std::vector<Segment> segments_;  // states of the modulating chain, in time

@@ -16,8 +16,6 @@ namespace {
 
 TimeNs nanos(double seconds) { return static_cast<TimeNs>(std::llround(seconds * 1e9)); }
 
-using f64x4 = double __attribute__((vector_size(32)));
-
 // The four 16-bit parts of a word, the lowest first.
 f64x4 quarters(uint64_t word) {
   using u16x4 = uint16_t __attribute__((vector_size(8)));
@@ -73,7 +71,8 @@ void ClusterWorld::reset(uint64_t seed) {
   num_stages_ = config_->stages.size();
   for (size_t s = 0; s < config_->stages.size(); ++s) {
     const StageConfig& stage = config_->stages[s];
-    stages_.push_back({core::stream_key(seed, kStreamStage + s), &stage.demand, stage.kind});
+    const uint64_t stream = core::stream_key(seed, kStreamStage + s);
+    stages_.push_back({stream, ExponentialStream(stream), &stage.demand, stage.kind});
   }
   reservoir_stream_ = core::stream_key(seed, kStreamReservoir);
   for (int i = 0; i < m; ++i) balancers_[i].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(i)));
@@ -155,6 +154,14 @@ double ClusterWorld::stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t 
   return std::floor(demand.sample(core::draw(stages_[stage].stream, flow_id)) * 1e9);
 }
 
+// The same of a flow's current stage: fast where flows come nearly in the order of their numbers.
+inline double ClusterWorld::current_work_ns(const Flow& flow) {
+  Stage& stage = stages_[flow.stage];
+  if (stage.demand->kind != DistributionKind::kExponential)
+    return stage_work_ns(flow.id, flow.trace_row, flow.stage);
+  return std::floor(stage.demand->a[0] * stage.exponentials.at(flow.id) * 1e9);
+}
+
 double ClusterWorld::trace_work_ns(const Distribution& demand, uint32_t trace_row) const {
   const double class_id = config_->trace->class_id()[trace_row];
   bool served = demand.b.empty();
@@ -174,7 +181,7 @@ inline bool ClusterWorld::start_stage(uint32_t slot) {
   const uint32_t j = static_cast<uint32_t>(flow.server);
   for (;; ++flow.stage) {
     if (flow.stage == num_stages_) return false;
-    flow.work_ns = stage_work_ns(flow.id, flow.trace_row, flow.stage);
+    flow.work_ns = current_work_ns(flow);
     if (flow.work_ns > 0) break;
   }
   const double speed =

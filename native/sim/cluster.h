@@ -76,6 +76,7 @@ class ClusterWorld {
   Metrics& metrics() { return metrics_; }
   uint64_t digest() const { return digest_; }
   uint64_t untracked() const;  // flows that found no room in a flow table
+  uint64_t arrived() const { return next_id_; }
   uint64_t live_flows() const { return flows_.size() - free_slots_.size(); }
 
  private:
@@ -85,7 +86,8 @@ class ClusterWorld {
     uint32_t trace_row;
   };
   struct Stage {
-    uint64_t stream;  // of its demands
+    uint64_t stream;                 // of its demands
+    ExponentialStream exponentials;  // of the same draws
     const Distribution* demand;
     StageKind kind;
   };
@@ -115,6 +117,7 @@ class ClusterWorld {
   inline void close(uint32_t slot);
   inline bool is_next(core::TimeNs at) const;
   double stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const;
+  inline double current_work_ns(const Flow& flow);
   [[gnu::noinline]] double trace_work_ns(const Distribution& demand, uint32_t trace_row) const;
   inline Delays delays(uint64_t key) const;
   core::TimeNs handshake(uint64_t flow_id, bool whole) const;

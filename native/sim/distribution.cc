@@ -110,7 +110,7 @@ double Distribution::sample_other(uint64_t word) const {
     case DistributionKind::kDiscrete:
       return a[pick(cumulative_, unit_open(word))];
     case DistributionKind::kHyperexponential:
-      return -a[pick(cumulative_, unit_open(word))] * std::log(unit_open(core::mix64(word + core::kGolden)));
+      return a[pick(cumulative_, unit_open(word))] * unit_exponential(core::mix64(word + core::kGolden));
     case DistributionKind::kEmpirical:
       return a[core::below(word, static_cast<uint32_t>(a.size()))];
     case DistributionKind::kExponential:

@@ -1,12 +1,11 @@
 // Demand and inter-arrival distributions: a draw is a pure function of a 64-bit random word.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "native/core/rng.h"
+#include "native/sim/exponential.h"
 
 namespace steelyard::sim {
 
@@ -34,8 +33,7 @@ struct Distribution {
   // A draw in seconds from one uniform 64-bit word. Not for kTrace.
   double sample(uint64_t word) const {
     // The one kind on the path of most simulations; the others take a call.
-    return kind == DistributionKind::kExponential ? -a[0] * std::log(core::unit_open(word))
-                                                  : sample_other(word);
+    return kind == DistributionKind::kExponential ? a[0] * unit_exponential(word) : sample_other(word);
   }
   // Expected value [s]; NaN for kTrace.
   double mean() const;

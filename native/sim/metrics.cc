@@ -1,33 +1,55 @@
 #include "native/sim/metrics.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace steelyard::sim {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Quantiles in ascending order of q, with linear interpolation (NumPy's default). Each call leaves what is
-// below its quantile in front, so the next one searches only the rest.
-class AscendingQuantiles {
+// Quantiles of numbers >= 0, with linear interpolation (NumPy's default). The numbers are dealt to ordered
+// buckets by their bits, which rise with the number; only a bucket that is asked for gets sorted.
+class Quantiles {
  public:
-  explicit AscendingQuantiles(std::vector<float>& v) : v_(v) {}
+  // `values` is not empty.
+  explicit Quantiles(const std::vector<float>& values) : dealt_(values.size()) {
+    uint32_t low = UINT32_MAX, high = 0;
+    for (const float value : values) {
+      low = std::min(low, std::bit_cast<uint32_t>(value));
+      high = std::max(high, std::bit_cast<uint32_t>(value));
+    }
+    const int shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - kBits);
+    const auto bucket = [&](float value) { return (std::bit_cast<uint32_t>(value) - low) >> shift; };
+    for (const float value : values) ++end_[bucket(value) + 1];
+    std::partial_sum(end_.begin(), end_.end(), end_.begin());
+    for (const float value : values) dealt_[end_[bucket(value)]++] = value;
+  }
 
   double operator()(double q) {
-    const double at = q * static_cast<double>(v_.size() - 1);
-    const auto low = v_.begin() + static_cast<std::ptrdiff_t>(at);
-    std::nth_element(v_.begin() + from_, low, v_.end());
-    from_ = low - v_.begin();
-    if (low + 1 == v_.end()) return *low;
-    const double above = *std::min_element(low + 1, v_.end());
-    return *low + (at - static_cast<double>(from_)) * (above - *low);
+    const double at = q * static_cast<double>(dealt_.size() - 1);
+    const size_t rank = static_cast<size_t>(at);
+    const double low = of_rank(rank);
+    if (rank + 1 == dealt_.size()) return low;
+    return low + (at - static_cast<double>(rank)) * (of_rank(rank + 1) - low);
   }
 
  private:
-  std::vector<float>& v_;
-  std::ptrdiff_t from_ = 0;
+  static constexpr int kBits = 10;
+
+  double of_rank(size_t rank) {
+    const auto end = std::upper_bound(end_.begin(), end_.end(), rank);
+    const size_t first = end == end_.begin() ? 0 : *(end - 1);
+    std::sort(dealt_.begin() + static_cast<std::ptrdiff_t>(first), dealt_.begin() + *end);
+    return dealt_[rank];
+  }
+
+  std::array<uint32_t, (1 << kBits) + 1> end_{};  // where each bucket ends, once dealt
+  std::vector<float> dealt_;
 };
 
 }  // namespace
@@ -108,7 +130,7 @@ EpisodeStats Metrics::summarise(Convention convention) const {
     return s;
   }
   s.sojourn_mean_s = sum / static_cast<double>(s.flows);
-  AscendingQuantiles quantile(sojourns);
+  Quantiles quantile(sojourns);
   s.sojourn_p50_s = quantile(0.5);
   s.sojourn_p90_s = quantile(0.9);
   s.sojourn_p95_s = quantile(0.95);

@@ -110,5 +110,26 @@ TEST(Distribution, RefusalsNameTheKey) {
   }
 }
 
+TEST(Exponential, IsTheLogarithmOfTheUniform) {
+  std::vector<uint64_t> words = {0, UINT64_MAX, uint64_t{1} << 63, (uint64_t{1} << 63) - 4096};
+  for (uint64_t k = 0; k < 100000; ++k) {
+    words.push_back(word(k));
+    words.push_back(k << 12);
+    words.push_back(~(k << 12));
+  }
+  for (const uint64_t w : words) {
+    const double expected = -std::log(core::unit_open(w));
+    ASSERT_NEAR(unit_exponential(w), expected, 2e-15 * expected) << w;
+  }
+}
+
+TEST(Exponential, AStreamHasOneValuePerKeyInWhateverOrder) {
+  const uint64_t key = core::stream_key(3, 4);
+  ExponentialStream stream(key);
+  for (const uint64_t at : {5, 6, 4, 0, 36, 37, 36, 500, 90, 532, 0}) {
+    ASSERT_EQ(stream.at(at), unit_exponential(core::draw(key, at))) << at;
+  }
+}
+
 }  // namespace
 }  // namespace steelyard::sim
