@@ -132,6 +132,16 @@ def test_a_world_reports_its_untracked_flows():
     assert world.stats("peer")["untracked"] == episode["untracked"] > 0
 
 
+def test_untracked_flows_of_a_failed_balancer_stay_counted():
+    fail = event("balancer_fail", 20.0, targets=[0], duration_s=5.0)
+    config = mixed_world(flow_table_buckets=1, flow_table_ways=1, events=[fail])
+    world = native.World(config, rule("lsq"), 15)
+    world.run_until(19.99)
+    before = world.stats()["untracked"]
+    world.run_until(20.01)
+    assert world.stats()["untracked"] >= before > 0
+
+
 def test_a_flow_without_an_entry_is_forwarded_by_hash():
     """network-lb.md: its later packets find no entry either, so its server must follow from its hash."""
     config = cluster(

@@ -92,8 +92,7 @@ void ClusterWorld::reset(uint64_t seed) {
   hosted_.reset();
   arrivals_ = ArrivalProcess(config_, seed);
   metrics_.reset(nanos(config_->warmup_s), horizon_ns_, metrics_.keeps_timeline());
-  next_id_ = 0;
-  digest_ = 0;
+  next_id_ = untracked_by_failed_ = digest_ = 0;
   now_ = 0;
   next_boundary_ = 0;
   draw_timetable(seed);
@@ -386,7 +385,7 @@ double ClusterWorld::capacity(int server) const {
 }
 
 uint64_t ClusterWorld::untracked() const {
-  uint64_t total = 0;
+  uint64_t total = untracked_by_failed_;
   for (const core::LoadBalancer& balancer : balancers_) total += balancer.untracked();
   return total;
 }

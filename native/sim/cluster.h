@@ -151,6 +151,7 @@ class ClusterWorld {
   uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0, reservoir_stream_ = 0;
   double hop_unit_ns_ = 0, node_unit_ns_ = 0, least_delay_ns_ = 0;
   uint64_t next_id_ = 0;
+  uint64_t untracked_by_failed_ = 0;  // what failed balancers had counted
   uint64_t digest_ = 0;
   core::TimeNs now_ = 0, step_ns_ = 0, horizon_ns_ = 0, next_boundary_ = 0, actuation_ns_ = 0;
   core::TimeNs pause_ = 0;  // run_until looks up here: at the next boundary or at its end

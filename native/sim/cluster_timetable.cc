@@ -101,7 +101,10 @@ void ClusterWorld::set_member(int server, bool member) {
 // A failed balancer loses all it knew; the edge router spreads new flows over the others. Flows that it had
 // opened go on at their servers, as with direct server return.
 void ClusterWorld::set_up(int balancer, bool up) {
-  if (!up) balancers_[balancer].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(balancer)));
+  if (!up) {
+    untracked_by_failed_ += balancers_[balancer].untracked();
+    balancers_[balancer].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(balancer)));
+  }
   balancer_up_[balancer] = up ? 1 : 0;
   up_list_.clear();
   for (int i = 0; i < num_balancers(); ++i) {
