@@ -28,6 +28,7 @@ class Round:
     returns: NDArray[np.float32]  # (B, M) undiscounted sums of rewards
     weights: NDArray[np.float32]  # (B, N) geometric means over steps and agents
     learning: dict[str, float] = field(default_factory=dict)  # means over the round's gradient steps
+    bytes_exchanged: int = 0  # what agents would send to train together: trajectories, parameters
 
 
 class Trainer(Protocol):
