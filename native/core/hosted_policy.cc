@@ -236,12 +236,12 @@ std::shared_ptr<const LoadedPolicy> load_policy_file(const std::string& path, st
 }
 
 std::string check_policy_fits(const LoadedPolicy& policy, uint64_t schema_hash, int num_servers,
-                              int num_agents) {
+                              int num_agents, bool cycle) {
   if (policy.num_servers() != num_servers) {
     return "policy is for " + std::to_string(policy.num_servers()) + " servers; this pool has " +
            std::to_string(num_servers);
   }
-  if (policy.num_actors() != 1 && policy.num_actors() != num_agents) {
+  if (!cycle && policy.num_actors() != 1 && policy.num_actors() != num_agents) {
     return "policy has " + std::to_string(policy.num_actors()) + " actors; needs 1 or " +
            std::to_string(num_agents) + ", one per load balancer";
   }
@@ -249,13 +249,13 @@ std::string check_policy_fits(const LoadedPolicy& policy, uint64_t schema_hash, 
   return "";
 }
 
-HostedPolicy::HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_agents)
+HostedPolicy::HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_agents, bool cycle)
     : policy_(std::move(policy)), num_agents_(num_agents) {
   if (!policy_) throw std::invalid_argument("policy is missing");
   const std::string error =
       num_agents < 1
           ? "num_agents is " + std::to_string(num_agents) + "; must be at least 1"
-          : check_policy_fits(*policy_, policy_->schema_hash(), policy_->num_servers(), num_agents);
+          : check_policy_fits(*policy_, policy_->schema_hash(), policy_->num_servers(), num_agents, cycle);
   if (!error.empty()) throw std::invalid_argument(error);
   state_.resize(policy_->state_size() * static_cast<size_t>(num_agents));
   scratch_.resize(policy_->scratch_size());
@@ -264,7 +264,7 @@ HostedPolicy::HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_a
 bool HostedPolicy::act(int agent, const float* obs, float* action_out) {
   if (agent < 0 || agent >= num_agents_) return false;
   float* state = state_.data() + policy_->state_size() * static_cast<size_t>(agent);
-  const int actor = policy_->num_actors() == 1 ? 0 : agent;
+  const int actor = agent % policy_->num_actors();
   return policy_->infer(actor, obs, state, scratch_.data(), action_out);
 }
 

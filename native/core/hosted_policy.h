@@ -51,17 +51,19 @@ std::shared_ptr<const LoadedPolicy> load_policy_bytes(const uint8_t* data, size_
 std::shared_ptr<const LoadedPolicy> load_policy_file(const std::string& path, std::string* error);
 
 // Empty when `policy` can serve `num_agents` balancers over `num_servers` servers that observe by
-// `schema_hash`; else one line that says what differs.
+// `schema_hash`; else one line that says what differs. cycle: balancer i may go by actor i mod num_actors,
+// whatever their numbers.
 std::string check_policy_fits(const LoadedPolicy& policy, uint64_t schema_hash, int num_servers,
-                              int num_agents);
+                              int num_agents, bool cycle = false);
 
 // The agents of one world that follow one policy. Copies share the weights and own their recurrent states, so
 // copying is how a simulator takes a snapshot; assigning between copies allocates nothing.
 class HostedPolicy {
  public:
   HostedPolicy() = default;  // hosts nothing; act() refuses
-  // Throws std::invalid_argument when `policy` is null or has neither 1 nor `num_agents` actors.
-  HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_agents);
+  // Throws std::invalid_argument when `policy` is null or, unless `cycle`, has neither 1 nor `num_agents`
+  // actors.
+  HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_agents, bool cycle = false);
 
   const std::shared_ptr<const LoadedPolicy>& policy() const { return policy_; }
   int num_agents() const { return num_agents_; }

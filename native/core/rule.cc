@@ -77,8 +77,8 @@ void RuleConfig::check(int num_servers, int num_load_balancers) const {
                                 " is not allowed; use a number in [0, 1e6)");
   }
   if (policy) {
-    const std::string why =
-        check_policy_fits(*policy, observation_schema_hash(num_servers), num_servers, num_load_balancers);
+    const std::string why = check_policy_fits(*policy, observation_schema_hash(num_servers), num_servers,
+                                              num_load_balancers, cycle_actors);
     if (!why.empty()) throw std::invalid_argument(why);
   }
 }

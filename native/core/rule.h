@@ -52,6 +52,7 @@ struct RuleConfig {
   std::vector<double> weights;  // per server, > 0; empty: all 1
   double interval_s = 0;        // refresh of probed weights (awcmp) and alias weights (charon); 0: every step
   double noise = 0;             // least_load_noise: flows
+  bool cycle_actors = false;    // a policy of K actors may serve any number of balancers, i by actor i mod K
   std::shared_ptr<const LoadedPolicy>
       policy;  // for Weighting::kPolicy hosted natively; null: weights come by set_action
 

@@ -54,11 +54,7 @@ ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const co
   balancers_.assign(m, core::LoadBalancer(balancer, rule_));
   servers_.resize(n);
   loads_.resize(n);
-  if (rule_.policy) {
-    hosted_ = core::HostedPolicy(rule_.policy, m);
-    observation_.resize(core::observation_size(n));
-    action_.resize(n);
-  }
+  set_up_agents();
   reset(seed);
 }
 
@@ -90,6 +86,7 @@ void ClusterWorld::reset(uint64_t seed) {
   free_slots_.clear();
   queue_.clear();
   hosted_.reset();
+  line_.clear();
   arrivals_ = ArrivalProcess(config_, seed);
   metrics_.reset(nanos(config_->warmup_s), horizon_ns_, metrics_.keeps_timeline());
   next_id_ = untracked_by_failed_ = digest_ = 0;
@@ -311,6 +308,8 @@ inline void ClusterWorld::dispatch(Event event) {
       return apply(timetable_[subject], false);
     case kUndo:
       return apply(timetable_[subject], true);
+    case kObserve:
+      return take_observations();
   }
 }
 
@@ -349,7 +348,7 @@ void ClusterWorld::boundary() {
   for (int j = 0; j < num_servers(); ++j) loads_[j] = in_system_[j] / capacity(j);
   metrics_.sample_loads(now_, loads_);
   for (core::LoadBalancer& balancer : balancers_) balancer.tick(now_, in_system_.data());
-  if (rule_.policy) host_policies();
+  run_agents();
   if (!metrics_.keeps_timeline() || now_ > horizon_ns_) return;
   TimelinePoint point{static_cast<double>(now_) * 1e-9, {}, {in_system_.begin(), in_system_.end()}};
   for (const core::LoadBalancer& balancer : balancers_) {
@@ -357,26 +356,6 @@ void ClusterWorld::boundary() {
       point.weights.push_back(static_cast<float>(weight) / core::kUnitWeight);
   }
   metrics_.timeline().push_back(std::move(point));
-}
-
-// A policy that refuses (no finite action) leaves the weights of the last step in force.
-void ClusterWorld::host_policies() {
-  for (const int i : up_list_) {
-    balancers_[i].observe(now_, observation_.data());
-    if (hosted_.act(i, observation_.data(), action_.data())) act(i, action_.data());
-  }
-}
-
-void ClusterWorld::act(int balancer, const float* action) {
-  for (int j = 0; j < num_servers(); ++j) {
-    if (std::isfinite(action[j])) continue;
-    throw std::invalid_argument("action[" + std::to_string(balancer) + "][" + std::to_string(j) +
-                                "]: " + std::to_string(action[j]) +
-                                " is not allowed; use a finite number in [-1, 1]");
-  }
-  balancers_[balancer].set_action(action);
-  if (actuation_ns_ == 0) return balancers_[balancer].apply_action();
-  queue_.push(Event::make(now_ + actuation_ns_, kActuate, static_cast<uint32_t>(balancer), 0));
 }
 
 double ClusterWorld::capacity(int server) const {

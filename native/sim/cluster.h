@@ -12,6 +12,7 @@
 #include "native/sim/device.h"
 #include "native/sim/event_queue.h"
 #include "native/sim/metrics.h"
+#include "native/sim/observation_line.h"
 
 namespace steelyard::sim {
 
@@ -56,8 +57,8 @@ class ClusterWorld {
   core::TimeNs step_ns() const { return step_ns_; }
   core::TimeNs horizon_ns() const { return horizon_ns_; }
 
-  // (observation_size(N),) float32.
-  void observe(int balancer, float* out) { balancers_[balancer].observe(now_, out); }
+  // What has reached the balancer's agent by now: (observation_size(N),) float32, the hidden features 0.
+  void observe(int balancer, float* out);
   void observe_durations(int balancer, float* out) { balancers_[balancer].observe_durations(now_, out); }
   // (N,) in [-1, 1]; its weights act after the actuation delay.
   void act(int balancer, const float* action);
@@ -80,7 +81,18 @@ class ClusterWorld {
   uint64_t live_flows() const { return flows_.size() - free_slots_.size(); }
 
  private:
-  enum Kind : uint8_t { kEnter, kCpuDone, kIoDone, kAck, kClose, kReply, kActuate, kTimetable, kUndo };
+  enum Kind : uint8_t {
+    kEnter,
+    kCpuDone,
+    kIoDone,
+    kAck,
+    kClose,
+    kReply,
+    kActuate,
+    kTimetable,
+    kUndo,
+    kObserve
+  };
   struct Arriving {  // what fixes the demands of a flow
     uint64_t id;
     uint32_t trace_row;
@@ -122,7 +134,10 @@ class ClusterWorld {
   inline Delays delays(uint64_t key) const;
   core::TimeNs handshake(uint64_t flow_id, bool whole) const;
   void boundary();
-  void host_policies();
+  void set_up_agents();
+  void observe_now(int balancer, float* out);
+  void take_observations();
+  void run_agents();
   void draw_timetable(uint64_t seed);
   void apply(const Change& change, bool undo);
   void set_speed(int server, double factor);
@@ -137,6 +152,8 @@ class ClusterWorld {
   std::vector<int> up_list_;
   core::HostedPolicy hosted_;
   std::vector<float> observation_, action_;
+  std::vector<int> hidden_;  // features that read as 0
+  ObservationLine line_;
   std::vector<double> loads_;
   std::vector<Server> servers_;
   std::vector<uint32_t> in_system_;

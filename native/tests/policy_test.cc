@@ -249,6 +249,21 @@ TEST(HostedPolicy, RefusesWhatDoesNotFit) {
   EXPECT_EQ(check_policy_fits(*two, observation_schema_hash(4), 4, 3),
             "policy has 2 actors; needs 1 or 3, one per load balancer");
   EXPECT_NE(check_policy_fits(*two, observation_schema_hash(4) + 1, 4, 2), "");
+  EXPECT_NE(check_policy_fits(*two, observation_schema_hash(4) + 1, 4, 3, true), "");
+  EXPECT_EQ(check_policy_fits(*two, observation_schema_hash(4), 4, 3, true), "");
+}
+
+TEST(HostedPolicy, CyclesItsActorsOverMoreAgents) {
+  const std::shared_ptr<const LoadedPolicy> two =
+      loaded(PolicyMaker(13).policy(4, PolicyInput::kFlat, PolicyOutput::kTanh, 0, 2));
+  HostedPolicy hosted(two, 3, true);
+  const std::vector<float> obs(static_cast<size_t>(observation_size(4)), 0.5f);
+  std::vector<float> first(4), second(4), third(4);
+  ASSERT_TRUE(hosted.act(0, obs.data(), first.data()));
+  ASSERT_TRUE(hosted.act(1, obs.data(), second.data()));
+  ASSERT_TRUE(hosted.act(2, obs.data(), third.data()));
+  EXPECT_EQ(third, first);
+  EXPECT_NE(second, first);
 }
 
 }  // namespace
