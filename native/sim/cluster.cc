@@ -56,8 +56,8 @@ ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const co
   loads_.resize(n);
   if (rule_.policy) {
     hosted_ = core::HostedPolicy(rule_.policy, m);
-    observation_.resize(core::observation_size(n));
-    action_.resize(n);
+    observation_.resize(rule_.policy->obs_size());
+    action_.resize(rule_.policy->action_size());
   }
   reset(seed);
 }
@@ -357,14 +357,6 @@ void ClusterWorld::boundary() {
       point.weights.push_back(static_cast<float>(weight) / core::kUnitWeight);
   }
   metrics_.timeline().push_back(std::move(point));
-}
-
-// A policy that refuses (no finite action) leaves the weights of the last step in force.
-void ClusterWorld::host_policies() {
-  for (const int i : up_list_) {
-    balancers_[i].observe(now_, observation_.data());
-    if (hosted_.act(i, observation_.data(), action_.data())) act(i, action_.data());
-  }
 }
 
 void ClusterWorld::act(int balancer, const float* action) {

@@ -123,6 +123,7 @@ class ClusterWorld {
   core::TimeNs handshake(uint64_t flow_id, bool whole) const;
   void boundary();
   void host_policies();
+  void host_central();
   void draw_timetable(uint64_t seed);
   void apply(const Change& change, bool undo);
   void set_speed(int server, double factor);

@@ -80,7 +80,8 @@ TEST(PolicyBlob, EveryTruncationIsRefused) {
 
 TEST(PolicyBlob, EveryHeaderFieldIsChecked) {
   EXPECT_EQ(refusal_with(8, uint32_t{2}), "policy file version is 2; this build reads version 1");
-  EXPECT_EQ(refusal_with(12, uint32_t{1}), "corrupt policy file: its reserved field is not 0");
+  EXPECT_EQ(refusal_with(12, uint32_t{1025}), "central_agents is 1025; must be in 0..1024");
+  EXPECT_EQ(refusal_with(12, uint32_t{2}), "num_actors is 2; a central policy has 1");
   EXPECT_NE(refusal_with(24, uint64_t{7}).find("observation schema is 0x0000000000000007"),
             std::string::npos);
   EXPECT_EQ(refusal_with(32, uint32_t{0}), "num_servers is 0; must be in 1..4096");
