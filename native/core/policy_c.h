@@ -20,8 +20,8 @@
 extern "C" {
 #endif
 
-#define STEELYARD_POLICY_ABI \
-  2u /* 1 had no steelyard_policy_central_agents; none of its policies is central */
+/* 1 had no steelyard_policy_central_agents; none of its policies is central. */
+#define STEELYARD_POLICY_ABI 2u
 #define STEELYARD_POLICY_EXPORT __attribute__((visibility("default")))
 
 enum {
