@@ -91,6 +91,11 @@ def policy_config(
             f"policy {path}: made for {policy.num_servers} servers, the scenario has {num_servers}; "
             "use a policy trained on a pool of that size"
         )
+    if policy.central_agents not in (0, num_agents):
+        raise ValueError(
+            f"policy {path}: central, made for {policy.central_agents} load balancers, the scenario has "
+            f"{num_agents}; use a policy trained with that many balancers"
+        )
     if not cycle_actors and policy.num_actors not in (1, num_agents):
         raise ValueError(
             f"policy {path}: has {policy.num_actors} actors, the scenario has {num_agents} "

@@ -42,6 +42,12 @@ ALGORITHMS = {
         "DistrLbTrainer",
         "independent SAC with recurrent actors, one per balancer, nothing shared or sent",
     ),
+    "centr-lb": Algorithm(
+        "steelyard.trainers.centr_lb",
+        "CentrLb",
+        "CentrLbTrainer",
+        "one SAC that sees all balancers and sets all weights; observations and weights travel at every step",
+    ),
     "rlb-sac": Algorithm(
         "steelyard.trainers.rlb_sac",
         "RlbSac",

@@ -138,6 +138,7 @@ class ClusterWorld {
   void observe_now(int balancer, float* out);
   void take_observations();
   void run_agents();
+  void run_central();
   void draw_timetable(uint64_t seed);
   void apply(const Change& change, bool undo);
   void set_speed(int server, double factor);

@@ -15,8 +15,8 @@ void ClusterWorld::set_up_agents() {
   if (delay > 0) line_ = ObservationLine(delay, step_ns_, size * static_cast<size_t>(num_balancers()));
   if (!rule_.policy) return;
   hosted_ = core::HostedPolicy(rule_.policy, num_balancers(), rule_.cycle_actors);
-  observation_.resize(size);
-  action_.resize(static_cast<size_t>(num_servers()));
+  observation_.resize(rule_.policy->obs_size());
+  action_.resize(rule_.policy->action_size());
 }
 
 void ClusterWorld::observe_now(int balancer, float* out) {
@@ -42,15 +42,28 @@ void ClusterWorld::take_observations() {
   for (int i = 0; i < num_balancers(); ++i) observe_now(i, at + i * size);
 }
 
-// At a step boundary. A policy that refuses (no finite action) leaves the weights of the last step in force.
+// At a step boundary. A policy that refuses (no finite action) leaves the weights of the last step in force. A
+// failed balancer is no agent while it is down.
 void ClusterWorld::run_agents() {
   if (line_.delays() && line_.offset() == 0) take_observations();
   if (line_.delays() && line_.offset() > 0) queue_.push(Event::make(now_ + line_.offset(), kObserve, 0, 0));
   if (!rule_.policy) return;
+  if (rule_.policy->central()) return run_central();
   for (const int i : up_list_) {
     observe(i, observation_.data());
     if (hosted_.act(i, observation_.data(), action_.data())) act(i, action_.data());
   }
+}
+
+// One inference for all: every balancer's observation goes up and its row of the action comes down within the
+// step. A failed balancer reports nothing, which the agent reads as zeros (what a balancer sees that has just
+// been started), and the row for it is dropped, so that it comes back with the weights of a start.
+void ClusterWorld::run_central() {
+  const size_t size = observation_.size() / balancers_.size();
+  std::fill(observation_.begin(), observation_.end(), 0.0F);
+  for (const int i : up_list_) observe(i, observation_.data() + i * size);
+  if (!hosted_.act(0, observation_.data(), action_.data())) return;
+  for (const int i : up_list_) act(i, action_.data() + static_cast<size_t>(i) * num_servers());
 }
 
 void ClusterWorld::act(int balancer, const float* action) {
