@@ -19,6 +19,7 @@ flows (common random numbers), and measures
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ OnProgress = Callable[[int, int, str], None]
 _CHANCE = 0xA0D17  # apart from every other use of a seed
 _DURATION = 1 + REDUCTIONS.index("wdmean")  # in a server's features: weighted discounted mean duration
 _BASE, _DEVIATION = 0, 1
+_MAX_NUMBERS = 50_000_000  # of one array of branches: 400 MB
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,9 @@ def sample(
     """
     sampler = _Sampler(scenario, profile, steps)
     shape = (samples, 2, steps, scenario.num_agents, scenario.num_servers)
+    if math.prod(shape) > _MAX_NUMBERS:
+        allowed = f"at most {_MAX_NUMBERS * samples // math.prod(shape)} with a horizon of {steps} steps"
+        raise bad_value("samples", samples, allowed)
     found = Branches(
         np.zeros(samples, np.int64), np.zeros(shape[:2] + shape[3:]), np.zeros(shape), np.zeros(shape)
     )

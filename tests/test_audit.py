@@ -251,6 +251,7 @@ def test_records_of_the_command(capsys, tmp_path):
         (["--horizon", "soon"], "'stage' or a number of steps"),
         (["--horizon", "120"], "horizon = 120"),
         (["--samples", "0"], "--samples"),
+        (["--samples", "90000", "--horizon", "60"], "samples = 90000"),
         (["--seeds", "5:5"], "--seeds"),
         (["--policy", "maglev"], "no deviation"),
         (["--policy", "sad"], "did you mean"),

@@ -152,8 +152,7 @@ py::array_t<double> remaining_time(const ClusterWorld& world, int agent) {
 }
 
 py::array_t<double> place_until(ClusterWorld& world, double t_s) {
-  if (!(nanos(t_s) >= world.now()))
-    throw py::value_error("t_s: " + std::to_string(t_s) + " is in the past");
+  if (!(nanos(t_s) >= world.now())) throw py::value_error("t_s: " + std::to_string(t_s) + " is in the past");
   py::array_t<double> out(
       {static_cast<py::ssize_t>(world.num_balancers()), static_cast<py::ssize_t>(world.num_servers())});
   world.place_until(nanos(t_s), out.mutable_data());

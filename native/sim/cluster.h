@@ -65,11 +65,13 @@ class ClusterWorld {
   // l_j of network-lb.md "Rewards": remaining time of each server, of all flows or of one balancer's
   // (balancer = -1: all). (N,) [s].
   void remaining_time(int balancer, double* out) const;
-  // As run_until. out: (M, N), the remaining time [s] that the flows which arrive meanwhile bring to the server
-  // that was chosen for them, by balancer, before any of it is served, at the capacities of now.
+  // As run_until. out: (M, N), the remaining time [s] that the flows which arrive meanwhile bring to the
+  // server that was chosen for them, by balancer, before any of it is served, at the capacities of now.
   void place_until(core::TimeNs t, double* out);
   // Weights of one balancer, (N,), in force at once and until the rule or an action sets others.
-  void set_weights(int balancer, std::span<const double> weights) { balancers_[balancer].set_weights(weights); }
+  void set_weights(int balancer, std::span<const double> weights) {
+    balancers_[balancer].set_weights(weights);
+  }
 
   int num_balancers() const { return config_->num_load_balancers; }
   int num_servers() const { return config_->num_servers(); }

@@ -101,8 +101,8 @@ class Audit:
                     for steps in horizons
                 ]
         last = (
-            "epsilon = |delta r_i - delta phi|; relative: its mean over the mean |delta phi|; sign: share of the "
-            "deviations that change r_i and phi, or phi over true loads, in the same direction"
+            "epsilon = |delta r_i - delta phi|; relative: its mean over the mean |delta phi|; sign: share of "
+            "the deviations that change r_i and phi, or phi over true loads, in the same direction"
         )
         return _ERRORS, records, [_error_row(record) for record in records], last
 
