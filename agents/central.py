@@ -37,7 +37,7 @@ class CentralActor(nn.Module):
         self.encoder = nn.Linear(central_row_dim(num_agents), hidden)
         self.gru = nn.GRU(hidden, hidden)
         self.body = nn.Linear(hidden, hidden)
-        self.head = action_head(hidden, num_agents, discrete)
+        self.head = action_head(hidden, num_agents, self.outputs)
         self.constant = nn.Parameter(torch.zeros(num_agents, num_servers, self.outputs))
 
     def slow_and_fast(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -91,7 +91,7 @@ def _gru(layer: nn.GRU) -> dict[str, Any]:
 def _head(actor: Actor | CentralActor) -> dict[str, Any]:
     """Logits as they are; of a Gaussian only the mean, outputs 0, 2, ..: exported policies do not explore."""
     layer = _dense(actor.head, "none")
-    if not actor.discrete:
+    if actor.outputs == 2:
         layer["weight"] = np.ascontiguousarray(layer["weight"][::2])
         layer["bias"] = np.ascontiguousarray(layer["bias"][::2])
     return layer

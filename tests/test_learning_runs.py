@@ -24,6 +24,7 @@ from steelyard.trainers.replay import SequenceReplay
 from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
 
 SHORT = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.updates_per_episode=2"]
+ALGORITHMS = ["distr-lb", "rlb-sac", "centr-lb", "qmix", "vdn", "masac", "maddpg"]
 CASES = list(itertools.product(("flat", "shared", "per_server"), (False, True)))
 
 
@@ -142,7 +143,7 @@ def files(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac", "centr-lb"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, algo: str) -> None:
     for name, seed, threads in (("a", 5, 1), ("b", 5, 2), ("c", 6, 1)):
         assert train(tmp_path / name, 4, "--algo", algo, "--seed", str(seed), "--threads", str(threads)) == 0
@@ -151,7 +152,7 @@ def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, algo: str) 
     assert one["policy.bin"] != three["policy.bin"]
 
 
-@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac", "centr-lb"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_resume_gives_the_same_run(tmp_path: Path, algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after a checkpoint and some further rounds, whose rows in the logs must go."""
     from steelyard.trainers import session

@@ -54,6 +54,25 @@ ALGORITHMS = {
         "RlbSacTrainer",
         "independent SAC without memory, on one row of features per server",
     ),
+    "qmix": Algorithm(
+        "steelyard.trainers.qmix",
+        "Qmix",
+        "QmixTrainer",
+        "QMIX: recurrent agents with discrete weights, values mixed by a hypernetwork; central training",
+    ),
+    "vdn": Algorithm("steelyard.trainers.qmix", "Vdn", "QmixTrainer", "VDN: QMIX with the sum for a mixer"),
+    "masac": Algorithm(
+        "steelyard.trainers.masac",
+        "Masac",
+        "MasacTrainer",
+        "SAC with a central critic, decentralised actors; central training",
+    ),
+    "maddpg": Algorithm(
+        "steelyard.trainers.maddpg",
+        "Maddpg",
+        "MaddpgTrainer",
+        "deterministic actors with a central critic; central training",
+    ),
 }
 
 
