@@ -114,9 +114,9 @@ class Study:
 
     def _directory(self, plan: Plan) -> Path:
         """Where results go, checked: absent, empty, or of this study."""
-        if self.out is None:
-            _RESULTS.mkdir(parents=True, exist_ok=True)
-        directory = results.check_directory("--out", self.out or _RESULTS / plan.name)
+        directory = _RESULTS / plan.name
+        if self.out is not None or _RESULTS.is_dir():
+            directory = results.check_directory("--out", self.out or directory)
         if not directory.is_dir() or not any(directory.iterdir()):
             return directory
         owner = study_of(directory)
@@ -129,6 +129,8 @@ class Study:
         """Make the directories; a manifest says from the start whose they are."""
         from steelyard.benchmarks import study_report
 
+        if self.out is None:
+            _RESULTS.mkdir(parents=True, exist_ok=True)
         for option, path in (
             ("--runs", Path(self.runs)),
             ("--out", directory),

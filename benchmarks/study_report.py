@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from steelyard.benchmarks import cells as cells_module
 from steelyard.benchmarks import study_runs, summary
 from steelyard.benchmarks import study_tables as tables
@@ -84,16 +86,25 @@ def figures(study: Study, scores: Scores, runs: Mapping[str, Sequence[Run]]) -> 
         found.append(
             Picture("improvement", caption, plots.png(plots.improvement(labels, matrix)), html_only=True)
         )
-    curves = {}
-    for each in runs.values():
-        for run in each:
-            curve = learning_curve(run.directory) if study_runs.is_finished(run) else None
-            if curve is not None:
-                curves[run.name] = curve
+    curves = {name: curve for name, each in runs.items() if (curve := mean_curve(each)) is not None}
     if curves:
         drawing = plots.learning_curves(curves, {})
-        found.append(Picture("learning-curves", "Training episodes.", plots.png(drawing), html_only=True))
+        caption = "Training episodes, mean over the runs of a learner; bold: without exploration."
+        found.append(Picture("learning-curves", caption, plots.png(drawing), html_only=True))
     return found
+
+
+def mean_curve(runs: Sequence[Run]) -> plots.LearningCurve | None:
+    """Learning curve of a learner, mean over its finished runs; None if none has one."""
+    found = [learning_curve(run.directory) for run in runs if study_runs.is_finished(run)]
+    curves = [curve for curve in found if curve is not None]
+    if not curves:
+        return None
+    means = []
+    for parts in ([c.exploring for c in curves], [c.evaluated for c in curves]):
+        same = all(np.array_equal(x, parts[0][0]) for x, _ in parts)
+        means.append((parts[0][0], np.mean([y for _, y in parts], axis=0)) if same else parts[0])
+    return plots.LearningCurve(*means)
 
 
 def page(

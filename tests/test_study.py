@@ -9,7 +9,7 @@ import pytest
 from zero_policy import policy_blob
 
 from steelyard.agents import rules
-from steelyard.benchmarks import cells, study_runs
+from steelyard.benchmarks import cells, study_report, study_runs
 from steelyard.benchmarks.study import load_study, study_keys, study_names
 from steelyard.envs.errors import UserError
 
@@ -250,6 +250,18 @@ def test_what_is_no_run_is_left_alone(tmp_path):
     assert not study_runs.is_begun(other)
     study_runs.clear_unstarted(other)
     assert list(other.directory.iterdir()) == []
+
+
+def test_the_learning_curve_of_a_learner_is_the_mean_over_its_runs(tmp_path):
+    one, other = runs(load(tmp_path), tmp_path)
+    assert study_report.mean_curve([one, other]) is None
+    for run, sojourns in ((one, (2.0, 4.0)), (other, (4.0, 8.0))):
+        made_run(run, 4)
+        lines = [f"{2 * k + 2},{sojourn}\n" for k, sojourn in enumerate(sojourns)]
+        (run.directory / "progress.csv").write_text("episode,sojourn_mean_s\n" + "".join(lines))
+    curve = study_report.mean_curve([one, other])
+    assert curve.exploring[0].tolist() == [2, 4]
+    assert curve.exploring[1].tolist() == [3, 6]
 
 
 def cell_of(study, label: str, tmp_path, **changes):
