@@ -79,17 +79,17 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PolicyKernel,
 // A central policy is a flat one over the balancers' observations end to end.
 TEST(PolicyKernelCentral, AgreesWithDoublePrecision) {
   for (const PolicyOutput output : {PolicyOutput::kTanh, PolicyOutput::kDiscrete3}) {
-    const PolicySpec spec = PolicyMaker(21).policy(5, PolicyInput::kFlat, output, 12, 1, 3);
-    HostedPolicy hosted(loaded(spec), 3);
+    const PolicySpec spec = PolicyMaker(21).policy(4, PolicyInput::kFlat, output, 33, 1, 2);
+    HostedPolicy hosted(loaded(spec), 2);
     EXPECT_EQ(hosted.num_agents(), 1);
     PolicyReference reference(spec);
     std::mt19937 draw(2);
     std::vector<float> action(hosted.policy()->action_size());
-    ASSERT_EQ(action.size(), 15U);
+    ASSERT_EQ(action.size(), 8U);
     for (int step = 0; step < kSteps; ++step) {
       std::vector<float> obs;
-      for (int i = 0; i < 3; ++i) {
-        const std::vector<float> one = observation(&draw, 5);
+      for (int i = 0; i < 2; ++i) {
+        const std::vector<float> one = observation(&draw, 4);
         obs.insert(obs.end(), one.begin(), one.end());
       }
       ASSERT_EQ(obs.size(), hosted.policy()->obs_size());
