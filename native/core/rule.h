@@ -13,12 +13,17 @@
 namespace steelyard::core {
 
 enum class Score : uint8_t {
-  kRandom,     // no score: a candidate is the choice
   kLocal,      // flows that this balancer has on the server
   kGlobal,     // all flows in the server, exactly known
   kNoisy,      // as kGlobal, plus uniform noise
   kPredicted,  // Charon's score table
   kExact,      // the host's prediction (oracle), made outside the core
+  kRandom,     // no score: a candidate is the choice
+  // From here on the choice is not by a load over a weight; see the header of each.
+  kLeastRequest,
+  kPeakEwma,
+  kC3,
+  kProbed,  // Prequal
 };
 
 enum class Weighting : uint8_t {
@@ -41,7 +46,8 @@ struct RuleTraits {
 };
 
 // All rules, in the order in which they are listed to people. Sources: seed 004 Sec. 6.4.3 (ecmp to oracle),
-// ch. 4 (charon), ch. 6 (hlb), Eisenbud et al. NSDI'16 (maglev), Mitzenmacher 2001 (power of two).
+// ch. 4 (charon), ch. 6 (hlb), Eisenbud et al. NSDI'16 (maglev), Mitzenmacher 2001 (power of two), Finagle
+// (peak_ewma), Envoy (least_request), Suresh et al. NSDI'15 (c3), Wydrowski et al. NSDI'24 (prequal).
 std::span<const RuleTraits> all_rules();
 // nullptr when there is no such rule.
 const RuleTraits* find_rule(std::string_view name);
@@ -52,6 +58,10 @@ struct RuleConfig {
   std::vector<double> weights;  // per server, > 0; empty: all 1
   double interval_s = 0;        // refresh of probed weights (awcmp) and alias weights (charon); 0: every step
   double noise = 0;             // least_load_noise: flows
+  double decay_s = 10;          // peak_ewma: mean lifetime of its average
+  double probes = 3;            // prequal: per flow
+  double probe_age_s = 1;       // prequal: answers older than this are dropped
+  double rif_quantile = 0.84;   // prequal: hot above it
   std::shared_ptr<const LoadedPolicy>
       policy;  // for Weighting::kPolicy hosted natively; null: weights come by set_action
 

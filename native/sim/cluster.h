@@ -28,7 +28,7 @@ struct Flow {
   uint32_t trace_row = 0;
   int16_t server = -1;
   uint16_t balancer = 0;
-  uint16_t reported_load = 0;  // what the server's reply carries (Charon)
+  uint16_t reported_load = 0;  // what its server says: flows in it when it came (Charon), when it left (C3)
   uint8_t stage = 0;
   bool completed = false;
 };
@@ -38,6 +38,15 @@ struct Server {
   uint32_t line_head = kNoSlot, line_tail = kNoSlot;  // waiting for a CPU worker
   uint32_t waiting = 0;
   bool member = true;
+};
+
+// A question to a server and its answer (Prequal), on their way.
+struct Probe {
+  core::TimeNs back_ns = 0;  // network delay of the answer
+  uint32_t rif = 0;
+  float latency_s = 0;
+  int16_t server = -1;
+  uint16_t balancer = 0;
 };
 
 // A value: copying it is a snapshot, assigning the copy back restores it. Everything that happens is a
@@ -77,10 +86,26 @@ class ClusterWorld {
   uint64_t digest() const { return digest_; }
   uint64_t untracked() const;  // flows that found no room in a flow table
   uint64_t arrived() const { return next_id_; }
+  // Control messages sent so far, apart from the flows' own packets: probes and their answers.
+  uint64_t messages() const { return messages_; }
+  // What an episode's statistics take from the world itself.
+  void add_counts(EpisodeStats& stats) const;
   uint64_t live_flows() const { return flows_.size() - free_slots_.size(); }
 
  private:
-  enum Kind : uint8_t { kEnter, kCpuDone, kIoDone, kAck, kClose, kReply, kActuate, kTimetable, kUndo };
+  enum Kind : uint8_t {
+    kEnter,
+    kCpuDone,
+    kIoDone,
+    kAck,
+    kClose,
+    kReply,
+    kActuate,
+    kTimetable,
+    kUndo,
+    kProbe,
+    kAnswer
+  };
   struct Arriving {  // what fixes the demands of a flow
     uint64_t id;
     uint32_t trace_row;
@@ -120,8 +145,14 @@ class ClusterWorld {
   inline double current_work_ns(const Flow& flow);
   [[gnu::noinline]] double trace_work_ns(const Distribution& demand, uint32_t trace_row) const;
   inline Delays delays(uint64_t key) const;
-  core::TimeNs handshake(uint64_t flow_id, bool whole) const;
+  core::TimeNs hops(uint64_t key, int count) const;
+  void note_completion(uint32_t slot);
+  void hear_reply(const Flow& flow);
+  void send_probes(int balancer, uint64_t flow_id, uint64_t hash);
+  void answer_probe(uint32_t slot);
+  void hear_answer(uint32_t slot);
   void boundary();
+  void tick_balancers();
   void host_policies();
   void draw_timetable(uint64_t seed);
   void apply(const Change& change, bool undo);
@@ -150,6 +181,11 @@ class ClusterWorld {
   Metrics metrics_;
   uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0, reservoir_stream_ = 0;
   double hop_unit_ns_ = 0, node_unit_ns_ = 0, least_delay_ns_ = 0;
+  bool servers_report_ = false;                // replies or probes carry what servers know
+  std::vector<core::LatencyByRif> latencies_;  // of each server, for its answers to probes
+  std::vector<Probe> probes_;
+  std::vector<uint32_t> free_probes_;
+  uint64_t messages_ = 0;
   uint64_t next_id_ = 0;
   uint64_t untracked_by_failed_ = 0;  // what failed balancers had counted
   uint64_t digest_ = 0;
