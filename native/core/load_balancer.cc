@@ -20,9 +20,9 @@ float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsP
 
 LoadBalancer::LoadBalancer(const BalancerConfig& config, const RuleConfig& rule)
     : config_(config),
+      keeps_samples_(config.features || rule.traits->score == Score::kPeakEwma),
       rule_(rule),
-      table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate),
-      keeps_samples_(config.features || rule.traits->score == Score::kPeakEwma) {
+      table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate) {
   const int n = config.num_servers;
   configured_.assign(n, kUnitWeight);
   for (size_t j = 0; j < rule.weights.size(); ++j)

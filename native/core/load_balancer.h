@@ -93,6 +93,7 @@ class LoadBalancer {
   int probe(TimeNs now, const uint32_t* probed_load);
 
   BalancerConfig config_;
+  bool keeps_samples_;  // of completed flows
   RuleConfig rule_;
   std::vector<ServerId> members_;
   std::vector<uint32_t> flows_on_;
@@ -113,7 +114,6 @@ class LoadBalancer {
   MaglevTable maglev_;
   HlbFilter hlb_;
   CharonScores charon_;
-  bool keeps_samples_;  // of completed flows
   LeastRequestSchedule schedule_;
   PeakEwma peak_ewma_;
   C3Scores c3_;

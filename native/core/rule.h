@@ -17,13 +17,14 @@ enum class Score : uint8_t {
   kGlobal,     // all flows in the server, exactly known
   kNoisy,      // as kGlobal, plus uniform noise
   kPredicted,  // Charon's score table
-  kExact,      // the host's prediction (oracle), made outside the core
-  kRandom,     // no score: a candidate is the choice
-  // From here on the choice is not by a load over a weight; see the header of each.
-  kLeastRequest,
-  kPeakEwma,
-  kC3,
-  kProbed,  // Prequal
+  // From here on the choice is not by a load over a weight.
+  kRandom,        // no score: a candidate is the choice
+  kLeastRequest,  // see least_request.h
+  kPeakEwma,      // peak_ewma.h
+  kC3,            // c3.h
+  // From here on the host does more than to ask for a choice.
+  kProbed,  // prequal.h: the host carries probes
+  kExact,   // the host's prediction (oracle), made outside the core
 };
 
 enum class Weighting : uint8_t {

@@ -142,11 +142,11 @@ inline void ClusterWorld::complete(uint32_t slot) {
   Flow& flow = flows_[slot];
   --in_system_[flow.server];
   flow.completed = true;
-  if (servers_report_) [[unlikely]]
-    note_completion(slot);
   const TimeNs replied = now_ + flow.reply_ns;
   metrics_.flow_done(flow.opened, replied, flow.service_s);
   const TimeNs closes = replied + flow.fin_ns;
+  if (servers_report_) [[unlikely]]
+    note_completion(slot);
   if (!is_next(closes)) return queue_.push(Event::make(closes, kClose, slot, 0));
   now_ = closes;
   metrics_.count_event();
@@ -246,13 +246,12 @@ inline void ClusterWorld::arrive() {
   if (up_list_.empty()) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
   const int i = up_list_[core::below(hash, static_cast<uint32_t>(up_list_.size()))];
   core::LoadBalancer& balancer = balancers_[i];
-  const core::Score score = rule_.traits->score;
-  const ServerId chosen = score == core::Score::kExact ? choose_exact(hash, {id, row})
-                                                       : balancer.choose(hash, now_, in_system_.data());
+  const bool plain = rule_.traits->score < core::Score::kProbed;
+  const ServerId chosen =
+      plain ? balancer.choose(hash, now_, in_system_.data()) : choose_with_host(i, hash, {id, row});
   const ServerId server = chosen == core::kNoServer ? chosen : balancer.open(hash, chosen, now_);
   digest_ = core::mix64(digest_ ^ (id * core::kGolden + static_cast<uint64_t>(server + 1)));
   if (server == core::kNoServer) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
-  if (score == core::Score::kProbed) send_probes(i, id, hash);
   const Delays delay = delays(2 * id);
   const uint32_t slot = take_slot();
   Flow& flow = flows_[slot];
@@ -359,7 +358,10 @@ void ClusterWorld::boundary() {
   next_boundary_ += step_ns_;
   for (int j = 0; j < num_servers(); ++j) loads_[j] = in_system_[j] / capacity(j);
   metrics_.sample_loads(now_, loads_);
-  tick_balancers();
+  for (int i = 0; i < num_balancers(); ++i) {
+    const int probed = balancers_[i].tick(now_, in_system_.data());
+    if (probed > 0 && balancer_up_[i] != 0) messages_ += 2 * static_cast<uint64_t>(probed);
+  }
   if (rule_.policy) host_policies();
   if (!metrics_.keeps_timeline() || now_ > horizon_ns_) return;
   TimelinePoint point{static_cast<double>(now_) * 1e-9, {}, {in_system_.begin(), in_system_.end()}};

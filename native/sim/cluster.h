@@ -80,7 +80,11 @@ class ClusterWorld {
   const core::LoadBalancer& balancer(int i) const { return balancers_[i]; }
   const std::vector<uint32_t>& in_system() const { return in_system_; }
   std::vector<uint32_t> waiting() const;
-  double capacity(int server) const;  // workers x speed now
+  // Workers x speed now.
+  double capacity(int server) const {
+    const Device& cpu = servers_[server].cpu;
+    return cpu.workers() * cpu.speed();
+  }
   const Metrics& metrics() const { return metrics_; }
   Metrics& metrics() { return metrics_; }
   uint64_t digest() const { return digest_; }
@@ -128,6 +132,7 @@ class ClusterWorld {
   // `inline`: the path of every flow, defined and called in cluster.cc alone.
   inline void dispatch(Event event);
   inline void arrive();
+  [[gnu::cold]] core::ServerId choose_with_host(int balancer, uint64_t hash, const Arriving& arriving);
   core::ServerId choose_exact(uint64_t hash, const Arriving& arriving) const;
   double forecast(int server, const Arriving& arriving) const;
   double server_remaining(int server, int balancer) const;
@@ -146,13 +151,12 @@ class ClusterWorld {
   [[gnu::noinline]] double trace_work_ns(const Distribution& demand, uint32_t trace_row) const;
   inline Delays delays(uint64_t key) const;
   core::TimeNs hops(uint64_t key, int count) const;
-  void note_completion(uint32_t slot);
-  void hear_reply(const Flow& flow);
-  void send_probes(int balancer, uint64_t flow_id, uint64_t hash);
-  void answer_probe(uint32_t slot);
-  void hear_answer(uint32_t slot);
+  [[gnu::cold]] void note_completion(uint32_t slot);
+  [[gnu::cold]] void hear_reply(const Flow& flow);
+  void send_probes(int balancer, uint64_t hash, uint64_t flow_id);
+  [[gnu::cold]] void answer_probe(uint32_t slot);
+  [[gnu::cold]] void hear_answer(uint32_t slot);
   void boundary();
-  void tick_balancers();
   void host_policies();
   void draw_timetable(uint64_t seed);
   void apply(const Change& change, bool undo);
@@ -163,6 +167,7 @@ class ClusterWorld {
 
   std::shared_ptr<const ClusterConfig> config_;
   core::RuleConfig rule_;
+  bool servers_report_ = false;  // replies or probes carry what servers know
   std::vector<core::LoadBalancer> balancers_;
   std::vector<uint8_t> balancer_up_;
   std::vector<int> up_list_;
@@ -181,7 +186,6 @@ class ClusterWorld {
   Metrics metrics_;
   uint64_t hash_stream_ = 0, hop_stream_ = 0, node_stream_ = 0, reservoir_stream_ = 0;
   double hop_unit_ns_ = 0, node_unit_ns_ = 0, least_delay_ns_ = 0;
-  bool servers_report_ = false;                // replies or probes carry what servers know
   std::vector<core::LatencyByRif> latencies_;  // of each server, for its answers to probes
   std::vector<Probe> probes_;
   std::vector<uint32_t> free_probes_;

@@ -96,11 +96,6 @@ class Forecast {
 
 }  // namespace
 
-double ClusterWorld::capacity(int server) const {
-  const Device& cpu = servers_[server].cpu;
-  return cpu.workers() * cpu.speed();
-}
-
 uint64_t ClusterWorld::untracked() const {
   uint64_t total = untracked_by_failed_;
   for (const core::LoadBalancer& balancer : balancers_) total += balancer.untracked();

@@ -10,13 +10,13 @@ constexpr uint64_t kProbeKey = uint64_t{1} << 63;  // of a flow's probes, apart 
 
 }  // namespace
 
-// A probe of weights (awcmp) is idealised, it takes no time; it counts as a question and an answer all the
-// same.
-void ClusterWorld::tick_balancers() {
-  for (int i = 0; i < num_balancers(); ++i) {
-    const int probed = balancers_[i].tick(now_, in_system_.data());
-    if (balancer_up_[i] != 0) messages_ += 2 * static_cast<uint64_t>(probed);
-  }
+// The choices that take more than the balancer: an oracle's, and Prequal's, which asks servers for the sake
+// of the flows to come. Its probes leave just before the flow's own packet.
+core::ServerId ClusterWorld::choose_with_host(int balancer, uint64_t hash, const Arriving& arriving) {
+  if (rule_.traits->score == core::Score::kExact) return choose_exact(hash, arriving);
+  const core::ServerId chosen = balancers_[balancer].choose(hash, now_, in_system_.data());
+  send_probes(balancer, hash, arriving.id);
+  return chosen;
 }
 
 // The server is done with a flow: its reply takes what C3 wants with it, its own record keeps what Prequal's
@@ -41,7 +41,7 @@ void ClusterWorld::hear_reply(const Flow& flow) {
   }
 }
 
-void ClusterWorld::send_probes(int balancer, uint64_t flow_id, uint64_t hash) {
+void ClusterWorld::send_probes(int balancer, uint64_t hash, uint64_t flow_id) {
   core::ServerId targets[core::ProbePool::kMaxProbes];
   const int count = balancers_[balancer].probe_targets(hash, targets);
   for (int k = 0; k < count; ++k) {
