@@ -44,6 +44,8 @@ py::dict stats_dict(const sim::EpisodeStats& s) {
   d["overprovision_mean"] = s.overprovision_mean;
   d["untracked"] = s.untracked;
   d["arrived"] = s.arrived;
+  d["messages"] = s.messages;
+  d["messages_per_flow"] = static_cast<double>(s.messages) / static_cast<double>(s.arrived);
   d["events"] = s.events;
   return d;
 }
@@ -249,8 +251,7 @@ void bind_cluster(py::module_& module) {
           "stats",
           [](const ClusterWorld& self, const std::string& word) {
             sim::EpisodeStats stats = self.metrics().summarise(bind::convention_of(word));
-            stats.untracked = self.untracked();
-            stats.arrived = self.arrived();
+            self.add_counts(stats);
             return bind::stats_dict(stats);
           },
           py::arg("convention") = "uncensored", "Of the flows that are done so far; the keys of simulate.")

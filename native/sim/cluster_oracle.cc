@@ -96,6 +96,24 @@ class Forecast {
 
 }  // namespace
 
+uint64_t ClusterWorld::untracked() const {
+  uint64_t total = untracked_by_failed_;
+  for (const core::LoadBalancer& balancer : balancers_) total += balancer.untracked();
+  return total;
+}
+
+void ClusterWorld::add_counts(EpisodeStats& stats) const {
+  stats.untracked = untracked();
+  stats.arrived = arrived();
+  stats.messages = messages_;
+}
+
+std::vector<uint32_t> ClusterWorld::waiting() const {
+  std::vector<uint32_t> out;
+  for (const Server& server : servers_) out.push_back(server.waiting);
+  return out;
+}
+
 // Seconds until the new flow would be done at server j if nothing came after it.
 double ClusterWorld::forecast(int j, const Arriving& arriving) const {
   const Server& server = servers_[j];
