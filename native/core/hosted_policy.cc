@@ -256,7 +256,7 @@ std::string check_policy_fits(const LoadedPolicy& policy, uint64_t schema_hash, 
   }
   if (policy.central() && policy.central_agents() != num_balancers) {
     return "policy is central, for " + std::to_string(policy.central_agents()) +
-            " load balancers; this pool has " + std::to_string(num_balancers);
+           " load balancers; this pool has " + std::to_string(num_balancers);
   }
   if (!cycle && policy.num_actors() != 1 && policy.num_actors() != num_balancers) {
     return "policy has " + std::to_string(policy.num_actors()) + " actors; needs 1 or " +

@@ -42,8 +42,8 @@ void ClusterWorld::take_observations() {
   for (int i = 0; i < num_balancers(); ++i) observe_now(i, at + i * size);
 }
 
-// At a step boundary. A policy that refuses (no finite action) leaves the weights of the last step in force. A
-// failed balancer is no agent while it is down.
+// At a step boundary. A policy that refuses (no finite action) leaves the weights of the last step in force.
+// A failed balancer is no agent while it is down.
 void ClusterWorld::run_agents() {
   if (line_.delays() && line_.offset() == 0) take_observations();
   if (line_.delays() && line_.offset() > 0) queue_.push(Event::make(now_ + line_.offset(), kObserve, 0, 0));
