@@ -23,13 +23,15 @@ from steelyard.trainers.distr_lb import Agent, DistrLb, DistrLbTrainer
 from steelyard.trainers.replay import SequenceReplay
 from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
 
+SHORT_PPO = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.epochs=1"]
 SHORT = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.updates_per_episode=2"]
 CASES = list(itertools.product(("flat", "shared", "per_server"), (False, True)))
 
 
 def train(run: Path, episodes: int, *more: str) -> int:
     common = ["--scenario", "cluster-a-cpu", "--run", str(run), "--episodes", str(episodes), "--quiet"]
-    return cli.main(["train", *common, *SHORT, *more])
+    short = SHORT_PPO if {"ippo", "mappo"} & set(more) else SHORT
+    return cli.main(["train", *common, *short, *more])
 
 
 def played(trainer: DistrLbTrainer, episodes: int = 2) -> None:
@@ -121,7 +123,7 @@ def files(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac"])
+@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac", "ippo", "mappo"])
 def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, algo: str) -> None:
     for name, seed, threads in (("a", 5, 1), ("b", 5, 2), ("c", 6, 1)):
         assert train(tmp_path / name, 4, "--algo", algo, "--seed", str(seed), "--threads", str(threads)) == 0
@@ -130,7 +132,7 @@ def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, algo: str) 
     assert one["policy.bin"] != three["policy.bin"]
 
 
-@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac"])
+@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac", "ippo", "mappo"])
 def test_resume_gives_the_same_run(tmp_path: Path, algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after a checkpoint and some further rounds, whose rows in the logs must go."""
     from steelyard.trainers import session

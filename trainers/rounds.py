@@ -92,11 +92,16 @@ def check_game(config: GameConfig, scenario: Scenario) -> None:
 
 
 def play(
-    scenario: Scenario, seeds: Sequence[int], act: Callable[[torch.Tensor], torch.Tensor], config: GameConfig
+    scenario: Scenario,
+    seeds: Sequence[int],
+    act: Callable[[torch.Tensor], torch.Tensor],
+    config: GameConfig,
+    watch: Callable[[LoadBalanceBatch], torch.Tensor] | None = None,
 ) -> tuple[Round, dict[str, torch.Tensor]]:
     """One episode per seed side by side. act: obs (B, M, obs_dim) -> actions (B, M, N).
 
-    The records, and obs (B, T+1, M, obs_dim), action (B, T, M, N), reward (B, T, M). UserError if any is NaN.
+    The records, and obs (B, T+1, M, obs_dim), action (B, T, M, N), reward (B, T, M); with `watch`, what it
+    saw, (B, ..), as world (B, T+1, ..). UserError if any is NaN.
     """
     batch = LoadBalanceBatch(
         scenario,
@@ -108,6 +113,8 @@ def play(
     )
     obs = torch.from_numpy(batch.reset(seeds=seeds).copy())
     tape: dict[str, list[torch.Tensor]] = {"obs": [obs], "action": [], "reward": []}
+    if watch is not None:
+        tape["world"] = [watch(batch)]
     over = False
     while not over:
         action = act(obs)
@@ -115,6 +122,8 @@ def play(
         obs, over = torch.from_numpy(seen.copy()), bool(truncated.all())
         for name, value in (("obs", obs), ("action", action), ("reward", torch.from_numpy(reward.copy()))):
             tape[name].append(value)
+        if watch is not None:
+            tape["world"].append(watch(batch))
     joint = {name: torch.stack(parts, 1) for name, parts in tape.items()}
     check_finite(joint)
     value = torch.tensor(DISCRETE_ACTIONS)[joint["action"]] if config.discrete else joint["action"]
