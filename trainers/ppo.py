@@ -371,7 +371,8 @@ class PpoTrainer:
 
     def policy(self) -> bytes:
         """The policy file of the averaged actors, which act by their mean or likeliest choice."""
-        actors, normalisers = ([getattr(a, n) for a in self.agents] for n in ("averaged", "normaliser"))
+        each = list(dict.fromkeys(self.agents))  # one that is shared serves any number of balancers
+        actors, normalisers = ([getattr(a, n) for a in each] for n in ("averaged", "normaliser"))
         return export.policy_bytes(actors, normalisers, self.config.clip)
 
     def state(self) -> dict[str, Any]:
