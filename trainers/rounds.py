@@ -86,6 +86,13 @@ class RewardScale:
         return (reward - self.mean) / math.sqrt(max(self.variance, 1e-12))
 
 
+def shaped(reward: torch.Tensor, gamma: float, k: float) -> torch.Tensor:
+    """r_t + k (gamma r_t - r_{t-1}), potential-based (Ng, Harada, Russell 1999): rewards (L+1, ..), the first
+    one from the step before -> (L, ..).
+    """
+    return reward[1:] + k * (gamma * reward[1:] - reward[:-1])
+
+
 def check_game(config: GameConfig, scenario: Scenario) -> None:
     """UserError for a reward or measure that does not exist."""
     check_reward(config.reward or scenario.reward.kind, config.measure or scenario.reward.measure)
