@@ -23,14 +23,16 @@ from steelyard.trainers.distr_lb import Agent, DistrLb, DistrLbTrainer
 from steelyard.trainers.replay import SequenceReplay
 from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
 
+SHORT_PPO = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.epochs=1"]
 SHORT = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.updates_per_episode=2"]
-ALGORITHMS = ["distr-lb", "rlb-sac", "centr-lb", "qmix", "vdn", "masac", "maddpg"]
+ALGORITHMS = ["distr-lb", "rlb-sac", "centr-lb", "ippo", "mappo", "qmix", "vdn", "masac", "maddpg"]
 CASES = list(itertools.product(("flat", "shared", "per_server"), (False, True)))
 
 
 def train(run: Path, episodes: int, *more: str) -> int:
     common = ["--scenario", "cluster-a-cpu", "--run", str(run), "--episodes", str(episodes), "--quiet"]
-    return cli.main(["train", *common, *SHORT, *more])
+    short = SHORT_PPO if {"ippo", "mappo"} & set(more) else SHORT
+    return cli.main(["train", *common, *short, *more])
 
 
 def played(trainer: DistrLbTrainer, episodes: int = 2) -> None:

@@ -54,6 +54,18 @@ ALGORITHMS = {
         "RlbSacTrainer",
         "independent SAC without memory, on one row of features per server",
     ),
+    "ippo": Algorithm(
+        "steelyard.trainers.ppo",
+        "Ippo",
+        "PpoTrainer",
+        "independent PPO, one actor and one critic per balancer, nothing shared or sent",
+    ),
+    "mappo": Algorithm(
+        "steelyard.trainers.ppo",
+        "Mappo",
+        "PpoTrainer",
+        "PPO around a central critic that sees all observations; central training",
+    ),
     "qmix": Algorithm(
         "steelyard.trainers.qmix",
         "Qmix",
