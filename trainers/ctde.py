@@ -43,7 +43,6 @@ from steelyard.agents.gru_actor import INPUTS, GruActor
 from steelyard.agents.layout import FEATURES_PER_SERVER, INTER_ARRIVAL_FEATURES, observation_dim
 from steelyard.agents.mlp_actor import MlpActor
 from steelyard.agents.normaliser import Normaliser
-from steelyard.envs.batch import LoadBalanceBatch
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint
 from steelyard.trainers.replay import SequenceReplay
@@ -55,6 +54,7 @@ from steelyard.trainers.rounds import (
     follow,
     mean_of,
     play,
+    remaining_time,
     require,
     shaped,
 )
@@ -384,8 +384,3 @@ class CentralTrainer:
         self.replay.load(state["replay"])
         self.generator.set_state(state["generator"])
         self._take_statistics()
-
-
-def remaining_time(batch: LoadBalanceBatch) -> torch.Tensor:
-    """The `true` global state (B, N) [s]."""
-    return torch.from_numpy(batch.remaining_time().astype(np.float32))

@@ -54,7 +54,6 @@ from steelyard.agents import export
 from steelyard.agents.gru_actor import INPUTS
 from steelyard.agents.layout import FEATURES_PER_SERVER, INTER_ARRIVAL_FEATURES, observation_dim
 from steelyard.agents.state_value import StateValue
-from steelyard.envs.batch import LoadBalanceBatch
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint
 from steelyard.trainers.ppo_parts import Agent, Team, cut, moves, run
@@ -66,6 +65,7 @@ from steelyard.trainers.rounds import (
     follow,
     learn,
     play,
+    remaining_time,
     require,
 )
 
@@ -390,8 +390,3 @@ class PpoTrainer:
             agent.load(mine)
         for learner, theirs in zip(self.learners, state["learners"], strict=True):
             learner.load(theirs)
-
-
-def remaining_time(batch: LoadBalanceBatch) -> torch.Tensor:
-    """(B, N) true remaining time of the servers [s]."""
-    return torch.from_numpy(batch.remaining_time().astype(np.float32))

@@ -148,6 +148,11 @@ def learn(agents: Sequence[Learner], steps: int, threads: int) -> dict[str, floa
     return {f"{key}_{index}": value for index, part in enumerate(found) for key, value in part.items()}
 
 
+def remaining_time(batch: LoadBalanceBatch) -> torch.Tensor:
+    """(B, N) true remaining time of the servers [s], the `true` global state of central critics."""
+    return torch.from_numpy(batch.remaining_time().astype(np.float32))
+
+
 def follow(slow: torch.nn.Module, fast: torch.nn.Module, share: float) -> None:
     """slow += share * (fast - slow), parameter by parameter."""
     mine = [parameter.data for parameter in slow.parameters()]
