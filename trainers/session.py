@@ -5,6 +5,7 @@ RUN/manifest.json    command, versions
 RUN/episodes.csv     one row per training episode
 RUN/progress.csv     one row per round: losses, temperatures, evaluation of the policy against SED
 RUN/timing.csv       wall clock, apart since it is all that differs between two runs of one seed
+RUN/budget.json      what training has cost: episodes, env_steps (joint), cpu_s, wall_s, bytes_exchanged
 RUN/checkpoint/      arrays.npz and state.json
 RUN/policy.bin       the policy of the last checkpoint
 """
@@ -106,6 +107,43 @@ def _differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, 
         yield prefix, one, other
 
 
+class Budget:
+    """What training has cost so far, over all the processes that a run was resumed in."""
+
+    def __init__(self) -> None:
+        self.env_steps, self.bytes_exchanged = 0, 0
+        self._cpu_s, self._wall_s = -time.process_time(), -time.monotonic()
+
+    @classmethod
+    def read(cls, path: Path, episodes: int) -> Budget:
+        """Go on from what was spent on the first `episodes`; from nothing if none were played."""
+        budget = cls()
+        if not episodes or not path.is_file():
+            return budget
+        try:
+            spent = json.loads(path.read_text("utf-8"))
+            budget.env_steps, budget.bytes_exchanged = int(spent["env_steps"]), int(spent["bytes_exchanged"])
+            budget._cpu_s += float(spent["cpu_s"])
+            budget._wall_s += float(spent["wall_s"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: not the budget of a training run; delete it to count anew") from error
+        return budget
+
+    def add(self, played: Round, scenario: Scenario) -> None:
+        """Count a round: joint steps of the environment, and what agents would have sent."""
+        self.env_steps += len(played.seeds) * round(scenario.episode.horizon_s / scenario.control.step_s)
+        self.bytes_exchanged += played.bytes_exchanged
+
+    def now(self) -> dict[str, float]:
+        """env_steps, bytes_exchanged, cpu_s (of this process and its threads), wall_s."""
+        return {
+            "env_steps": self.env_steps,
+            "bytes_exchanged": self.bytes_exchanged,
+            "cpu_s": self._cpu_s + time.process_time(),
+            "wall_s": self._wall_s + time.monotonic(),
+        }
+
+
 class Session:
     """Runs a trainer to the end of its plan; see the module for the files."""
 
@@ -122,20 +160,21 @@ class Session:
         self.learned_s = math.nan
         if saved is not None:
             self.learned_s = saved["learned_s"]
+        self.budget = Budget.read(plan.directory / "budget.json", start)
 
     def run(self) -> int:
         """Train; 0, or 130 after Ctrl-C. A checkpoint is left in both cases."""
         plan, trainer = self.plan, self.trainer
         name = f"{plan.algorithm}-{plan.scenario.name}-{plan.seed}"
         wandb = WandbLog(plan.wandb, plan.directory, plan.config(), name)
-        began = time.monotonic()
         with _interruptible() as stopped, LiveLine(name, plan.episodes, trainer.episodes, plan.quiet) as live:
             while trainer.episodes < plan.episodes and not stopped():
                 played = trainer.round(min(plan.num_envs, plan.episodes - trainer.episodes))
+                self.budget.add(played, plan.scenario)
                 number = -(-trainer.episodes // plan.num_envs)
                 due = number % plan.eval_rounds == 0 or trainer.episodes >= plan.episodes
                 self._record(played, wandb, due)
-                self.logs["timing"].write({"episode": trainer.episodes, "wall_s": time.monotonic() - began})
+                self.logs["timing"].write({"episode": trainer.episodes, **self.budget.now()})
                 if due:
                     self.save()
                 live.update(trainer.episodes, self._text(played), due)
@@ -151,6 +190,8 @@ class Session:
         policy = self.trainer.policy()
         state = {"trainer": self.trainer.state(), "learned_s": self.learned_s}
         checkpoint.save(self.plan.directory / "checkpoint", state)
+        spent = {"episodes": self.trainer.episodes, **self.budget.now()}
+        results.write_json("--run", self.plan.directory / "budget.json", spent)
         results.write_file("--run", self.plan.directory / "policy.bin", policy)
 
     def _record(self, played: Round, wandb: WandbLog, due: bool) -> None:

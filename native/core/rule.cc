@@ -99,8 +99,8 @@ void RuleConfig::check(int num_servers, int num_load_balancers) const {
   check_range("rule.probe_age_s", probe_age_s, 0, 1e6);
   check_range("rule.rif_quantile", rif_quantile, 0, 1);
   if (policy) {
-    const std::string why =
-        check_policy_fits(*policy, observation_schema_hash(num_servers), num_servers, num_load_balancers);
+    const std::string why = check_policy_fits(*policy, observation_schema_hash(num_servers), num_servers,
+                                              num_load_balancers, cycle_actors);
     if (!why.empty()) throw std::invalid_argument(why);
   }
 }

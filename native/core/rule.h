@@ -59,6 +59,7 @@ struct RuleConfig {
   std::vector<double> weights;  // per server, > 0; empty: all 1
   double interval_s = 0;        // refresh of probed weights (awcmp) and alias weights (charon); 0: every step
   double noise = 0;             // least_load_noise: flows
+  bool cycle_actors = false;    // a policy of K actors may serve any number of balancers, i by actor i mod K
   double decay_s = 10;          // peak_ewma: mean lifetime of its average
   double probes = 3;            // prequal: per flow
   double probe_age_s = 1;       // prequal: answers older than this are dropped

@@ -56,11 +56,7 @@ ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const co
   servers_.resize(n);
   servers_report_ = rule_.traits->score == core::Score::kC3 || rule_.traits->score == core::Score::kProbed;
   loads_.resize(n);
-  if (rule_.policy) {
-    hosted_ = core::HostedPolicy(rule_.policy, m);
-    observation_.resize(core::observation_size(n));
-    action_.resize(n);
-  }
+  set_up_agents();
   reset(seed);
 }
 
@@ -95,6 +91,7 @@ void ClusterWorld::reset(uint64_t seed) {
   free_slots_.clear();
   queue_.clear();
   hosted_.reset();
+  line_.clear();
   arrivals_ = ArrivalProcess(config_, seed);
   metrics_.reset(nanos(config_->warmup_s), horizon_ns_, metrics_.keeps_timeline());
   next_id_ = untracked_by_failed_ = digest_ = messages_ = 0;
@@ -317,6 +314,8 @@ inline void ClusterWorld::dispatch(Event event) {
       return apply(timetable_[subject], false);
     case kUndo:
       return apply(timetable_[subject], true);
+    case kObserve:
+      return take_observations();
     case kProbe:
       return answer_probe(subject);
     case kAnswer:
@@ -362,7 +361,7 @@ void ClusterWorld::boundary() {
     const int probed = balancers_[i].tick(now_, in_system_.data());
     if (probed > 0 && balancer_up_[i] != 0) messages_ += 2 * static_cast<uint64_t>(probed);
   }
-  if (rule_.policy) host_policies();
+  run_agents();
   if (!metrics_.keeps_timeline() || now_ > horizon_ns_) return;
   TimelinePoint point{static_cast<double>(now_) * 1e-9, {}, {in_system_.begin(), in_system_.end()}};
   for (const core::LoadBalancer& balancer : balancers_) {
@@ -370,26 +369,6 @@ void ClusterWorld::boundary() {
       point.weights.push_back(static_cast<float>(weight) / core::kUnitWeight);
   }
   metrics_.timeline().push_back(std::move(point));
-}
-
-// A policy that refuses (no finite action) leaves the weights of the last step in force.
-void ClusterWorld::host_policies() {
-  for (const int i : up_list_) {
-    balancers_[i].observe(now_, observation_.data());
-    if (hosted_.act(i, observation_.data(), action_.data())) act(i, action_.data());
-  }
-}
-
-void ClusterWorld::act(int balancer, const float* action) {
-  for (int j = 0; j < num_servers(); ++j) {
-    if (std::isfinite(action[j])) continue;
-    throw std::invalid_argument("action[" + std::to_string(balancer) + "][" + std::to_string(j) +
-                                "]: " + std::to_string(action[j]) +
-                                " is not allowed; use a finite number in [-1, 1]");
-  }
-  balancers_[balancer].set_action(action);
-  if (actuation_ns_ == 0) return balancers_[balancer].apply_action();
-  queue_.push(Event::make(now_ + actuation_ns_, kActuate, static_cast<uint32_t>(balancer), 0));
 }
 
 }  // namespace steelyard::sim

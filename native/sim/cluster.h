@@ -12,6 +12,7 @@
 #include "native/sim/device.h"
 #include "native/sim/event_queue.h"
 #include "native/sim/metrics.h"
+#include "native/sim/observation_line.h"
 
 namespace steelyard::sim {
 
@@ -65,14 +66,21 @@ class ClusterWorld {
   core::TimeNs step_ns() const { return step_ns_; }
   core::TimeNs horizon_ns() const { return horizon_ns_; }
 
-  // (observation_size(N),) float32.
-  void observe(int balancer, float* out) { balancers_[balancer].observe(now_, out); }
+  // What has reached the balancer's agent by now: (observation_size(N),) float32, the hidden features 0.
+  void observe(int balancer, float* out);
   void observe_durations(int balancer, float* out) { balancers_[balancer].observe_durations(now_, out); }
   // (N,) in [-1, 1]; its weights act after the actuation delay.
   void act(int balancer, const float* action);
   // l_j of network-lb.md "Rewards": remaining time of each server, of all flows or of one balancer's
   // (balancer = -1: all). (N,) [s].
   void remaining_time(int balancer, double* out) const;
+  // As run_until. out: (M, N), the remaining time [s] that the flows which arrive meanwhile bring to the
+  // server that was chosen for them, by balancer, before any of it is served, at the capacities of now.
+  void place_until(core::TimeNs t, double* out);
+  // Weights of one balancer, (N,), in force at once and until the rule or an action sets others.
+  void set_weights(int balancer, std::span<const double> weights) {
+    balancers_[balancer].set_weights(weights);
+  }
 
   int num_balancers() const { return config_->num_load_balancers; }
   int num_servers() const { return config_->num_servers(); }
@@ -107,6 +115,7 @@ class ClusterWorld {
     kActuate,
     kTimetable,
     kUndo,
+    kObserve,
     kProbe,
     kAnswer
   };
@@ -157,7 +166,11 @@ class ClusterWorld {
   [[gnu::cold]] void answer_probe(uint32_t slot);
   [[gnu::cold]] void hear_answer(uint32_t slot);
   void boundary();
-  void host_policies();
+  void set_up_agents();
+  void observe_now(int balancer, float* out);
+  void take_observations();
+  void run_agents();
+  void run_central();
   void draw_timetable(uint64_t seed);
   void apply(const Change& change, bool undo);
   void set_speed(int server, double factor);
@@ -173,6 +186,8 @@ class ClusterWorld {
   std::vector<int> up_list_;
   core::HostedPolicy hosted_;
   std::vector<float> observation_, action_;
+  std::vector<int> hidden_;  // features that read as 0
+  ObservationLine line_;
   std::vector<double> loads_;
   std::vector<Server> servers_;
   std::vector<uint32_t> in_system_;

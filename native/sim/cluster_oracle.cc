@@ -168,6 +168,32 @@ void ClusterWorld::remaining_time(int balancer, double* out) const {
   for (int j = 0; j < num_servers(); ++j) out[j] = server_remaining(j, balancer);
 }
 
+// Event by event, so that every arrival is found while its slot is still its own.
+void ClusterWorld::place_until(core::TimeNs t, double* out) {
+  const size_t n = servers_.size();
+  std::fill(out, out + balancers_.size() * n, 0.0);
+  std::vector<double> cpu(n), io(n);
+  for (size_t j = 0; j < n; ++j) {
+    cpu[j] = capacity(static_cast<int>(j));
+    io[j] = servers_[j].io.speed();
+  }
+  for (bool last = false; !last;) {
+    const core::TimeNs at = std::min({arrivals_.next(), queue_.next_time(), t});
+    const uint64_t first = next_id_;
+    last = at >= t;
+    run_until(at);
+    if (next_id_ == first) continue;
+    for (const Flow& flow : flows_) {
+      if (flow.id < first) continue;
+      double& sum = out[flow.balancer * n + static_cast<size_t>(flow.server)];
+      for (size_t s = 0; s < num_stages_; ++s) {
+        const double rate = config_->stages[s].kind == StageKind::kCpu ? cpu[flow.server] : io[flow.server];
+        sum += stage_work_ns(flow.id, flow.trace_row, s) * 1e-9 / rate;
+      }
+    }
+  }
+}
+
 // CPU work over the capacity of all workers plus IO work, of all stages to come [s].
 double ClusterWorld::server_remaining(int j, int balancer) const {
   const Server& server = servers_[j];

@@ -8,19 +8,18 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from steelyard.envs.errors import UserError, shown, unknown_key
+from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
-from steelyard.trainers import results
+from steelyard.trainers import algorithms, results
+from steelyard.trainers.algorithms import HYPER
 from steelyard.trainers.commands import common
 
-if TYPE_CHECKING:
-    from steelyard.trainers.rounds import Trainer
-
-_HYPER, _REWARD = "algo.", "reward."
+ALGO_HELP = "; ".join(f"{name}: {each.summary}" for name, each in algorithms.ALGORITHMS.items())
+_REWARD = "reward."
 _SEED_END = 2**63
 
 
@@ -34,8 +33,7 @@ class Train:
 
     scenario: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
     """A named scenario (see `steelyard scenarios`) or a TOML file."""
-    algo: Literal["distr-lb", "rlb-sac"] = "distr-lb"
-    """distr-lb: independent SAC with recurrent actors; rlb-sac: independent SAC without memory."""
+    algo: Annotated[str, tyro.conf.arg(metavar="NAME", help=ALGO_HELP)] = "distr-lb"
     directory: Annotated[str, tyro.conf.arg(name="run", metavar="DIR")]
     """Run directory: config, logs, checkpoint, policy.bin."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 320
@@ -61,8 +59,9 @@ class Train:
             raise UserError(f"--seed: {self.seed}; allowed: 0 to 2^63 - 1")
         common.check_threads(self.threads)
         scenario, hyper = self._split()
+        algorithms.find_algorithm(self.algo)
         results.check_directory("--run", self.directory)
-        config, trainer = make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
+        config, trainer = algorithms.make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
         from steelyard.trainers import session
 
         plan = session.Plan(
@@ -89,8 +88,8 @@ class Train:
 
     def _split(self) -> tuple[Scenario, dict[str, Any]]:
         """The scenario with its overrides, and the hyper-parameters among --set."""
-        mine = [text for text in self.overrides if text.startswith(_HYPER)]
-        rest = [text for text in self.overrides if not text.startswith(_HYPER)]
+        mine = [text for text in self.overrides if text.startswith(HYPER)]
+        rest = [text for text in self.overrides if not text.startswith(HYPER)]
         for text in rest:
             if text.startswith(_REWARD):
                 key = text.removeprefix(_REWARD).partition("=")[0]
@@ -108,7 +107,7 @@ def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
     """`algo.NAME=VALUE` with VALUE as in TOML; what is no TOML is a string."""
     found = {}
     for text in texts:
-        name, equals, value = text.removeprefix(_HYPER).partition("=")
+        name, equals, value = text.removeprefix(HYPER).partition("=")
         if not equals or not name.isidentifier():
             raise UserError(f"--set {shown(text)}: must be algo.NAME=VALUE")
         try:
@@ -116,35 +115,3 @@ def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             found[name] = value
     return found
-
-
-def make_config(kind: type, hyper: dict[str, Any]) -> Any:
-    """The algorithm's dataclass with `hyper` in place of its defaults, typed as they are."""
-    defaults = {each.name: each.default for each in dataclasses.fields(kind)}
-    checked = {}
-    for name, value in hyper.items():
-        if name not in defaults:
-            raise unknown_key(_HYPER, name, defaults)
-        wanted = type(defaults[name])
-        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not wanted:
-            words = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-            raise UserError(f"algo.{name} = {shown(value)}: must be {words[wanted]}")
-        checked[name] = value
-    return kind(**checked)
-
-
-def make_trainer(
-    name: str, scenario: Scenario, hyper: dict[str, Any], seed: int, threads: int
-) -> tuple[Any, Trainer]:
-    """The algorithm's configuration and trainer."""
-    if name == "rlb-sac":
-        from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
-
-        rlb = make_config(RlbSac, hyper)
-        return rlb, RlbSacTrainer(rlb, scenario, seed, threads)
-    from steelyard.trainers.distr_lb import DistrLb, DistrLbTrainer
-
-    distr = make_config(DistrLb, hyper)
-    return distr, DistrLbTrainer(distr, scenario, seed, threads)
