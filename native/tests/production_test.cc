@@ -121,7 +121,7 @@ TEST(C3, LearnsFromTheRepliesOfFlowsThatItKnows) {
   for (uint64_t k = 10; k < 40; ++k) EXPECT_EQ(lb.choose(word(k), seconds(3), nullptr), 1);
 }
 
-TEST(Prequal, LatencyIsTheMedianNearTheCurrentCount) {
+TEST(Prequal, LatencyIsTheMedianAtOrNearTheCurrentCount) {
   LatencyByRif latency;
   EXPECT_EQ(latency.estimate(3), 0.0F);
   latency.add(3, 5.0F);
@@ -129,18 +129,23 @@ TEST(Prequal, LatencyIsTheMedianNearTheCurrentCount) {
   latency.add(3, 7.0F);
   EXPECT_EQ(latency.estimate(3), 5.0F);                    // the lower middle of two
   for (int k = 0; k < 15; ++k) latency.add(8, 20.0F + k);  // 20 to 34
-  EXPECT_EQ(latency.estimate(8), 27.0F);                   // the 15 nearest have found 8
-  for (int k = 0; k < 8; ++k) latency.add(7, 1.0F);        // nearer to 7 now: 8 of 1, then the latest 7
-  EXPECT_EQ(latency.estimate(7), 1.0F);                    // of those of 8
+  EXPECT_EQ(latency.estimate(8), 27.0F);
+  EXPECT_EQ(latency.estimate(9), 27.0F);
+  EXPECT_EQ(latency.estimate(5), 26.0F);  // those of 3 are two, those of 8 next: the 9th of 17
+  for (const float x : {1.0F, 2.0F, 3.0F}) latency.add(7, x);
+  EXPECT_EQ(latency.estimate(7), 2.0F);  // three are enough
+  for (const float x : {4.0F, 5.0F}) latency.add(6, x);
+  EXPECT_EQ(latency.estimate(6), 3.0F);                                // two are not: 1, 2, 3, 4, 5
   for (int k = 0; k < LatencyByRif::kKept; ++k) latency.add(2, 9.0F);  // the rest is forgotten
   EXPECT_EQ(latency.estimate(8), 9.0F);
 }
 
 TEST(Prequal, ReuseBudgetOfThePaper) {
-  EXPECT_NEAR(ProbePool::reuse_budget(3, 100), 2 / 1.52,
-              1e-9);  // m 16, n 100, r_probe 3, r_remove 1, delta 1
+  // m 16, n 100, r_probe 3, r_remove 1, delta 1: 2 / (0.84 x 3 - 1)
+  EXPECT_NEAR(ProbePool::reuse_budget(3, 100), 2 / 1.52, 1e-9);
+  EXPECT_NEAR(ProbePool::reuse_budget(3, 25), 25.0, 1e-9);  // 2 / (0.36 x 3 - 1)
   EXPECT_EQ(ProbePool::reuse_budget(30, 100), 1.0);
-  EXPECT_EQ(ProbePool::reuse_budget(3, 8), 0);  // every server has its place in the pool
+  EXPECT_EQ(ProbePool::reuse_budget(3, 8), 1.0);  // 2 / (-3 - 1)
 }
 
 TEST(Prequal, HotIsAboveTheQuantileOfRecentAnswers) {
@@ -155,12 +160,14 @@ TEST(Prequal, HotIsAboveTheQuantileOfRecentAnswers) {
   }
 }
 
+constexpr int kOften = 25;  // servers for which an answer may guide 25 flows
+
 // A pool of three answers whose RIF is 1, 5 and 9, and a history of 5s: hot is above 5.
 ProbePool three(double latency_of_least) {
   ProbePool pool({}, 1);
-  for (int k = 0; k < 64; ++k) pool.add(7, 5, 1.0F, 8, seconds(0));
-  pool.add(0, 1, static_cast<float>(latency_of_least), 8, seconds(0.1));
-  pool.add(1, 9, 0.1F, 8, seconds(0.2));
+  for (int k = 0; k < 64; ++k) pool.add(7, 5, 1.0F, kOften, seconds(0));
+  pool.add(0, 1, static_cast<float>(latency_of_least), kOften, seconds(0.1));
+  pool.add(1, 9, 0.1F, kOften, seconds(0.2));
   pool.keep(std::vector<ServerId>{0, 1, 7});
   return pool;
 }
@@ -169,21 +176,21 @@ TEST(Prequal, TakesTheColdOfLeastLatencyElseTheLeastRif) {
   EXPECT_EQ(three(3.0).choose(seconds(0.3)), 7);  // 1 s against 3 s; 0.1 s is hot
   EXPECT_EQ(three(0.5).choose(seconds(0.3)), 0);
   ProbePool all_hot({.rif_quantile = 0}, 1);
-  all_hot.add(0, 4, 0.1F, 8, 0);
-  all_hot.add(1, 2, 9.0F, 8, 0);
-  all_hot.add(2, 3, 0.2F, 8, 0);
+  all_hot.add(0, 4, 0.1F, kOften, 0);
+  all_hot.add(1, 2, 9.0F, kOften, 0);
+  all_hot.add(2, 3, 0.2F, kOften, 0);
   EXPECT_EQ(all_hot.choose(0), 1);
 }
 
 TEST(Prequal, AnswersAgeAndAreReplacedAndRunOut) {
   ProbePool pool({}, 1);
-  pool.add(0, 1, 1.0F, 8, seconds(0));
+  pool.add(0, 1, 1.0F, kOften, seconds(0));
   EXPECT_EQ(pool.choose(seconds(0)), kNoServer);  // fewer than two
-  pool.add(1, 1, 2.0F, 8, seconds(0.5));
+  pool.add(1, 1, 2.0F, kOften, seconds(0.5));
   EXPECT_EQ(pool.choose(seconds(0.6)), 0);
   EXPECT_EQ(pool.choose(seconds(1.1)), kNoServer);  // the first is older than 1 s
   EXPECT_EQ(pool.size(), 1);
-  pool.add(1, 3, 2.0F, 8, seconds(1.2));
+  pool.add(1, 3, 2.0F, kOften, seconds(1.2));
   EXPECT_EQ(pool.size(), 1);
   for (ServerId j = 0; j < 40; ++j) pool.add(j, 1, 1.0F, 64, seconds(1.3));
   EXPECT_EQ(pool.size(), ProbePool::kSize);
@@ -217,14 +224,14 @@ TEST(Prequal, AFlowRaisesTheCountAndRemovesOldestAndWorstInTurn) {
   EXPECT_EQ(pool.size(), 1);
   EXPECT_EQ(pool.choose(seconds(0.3)), kNoServer);
   ProbePool raised({.rif_quantile = 0}, 1);
-  raised.add(2, 9, 1.0F, 8, 0);
-  raised.add(0, 4, 1.0F, 8, 0);
-  raised.add(1, 5, 1.0F, 8, 0);
+  raised.add(2, 9, 1.0F, kOften, 0);
+  raised.add(0, 4, 1.0F, kOften, 0);
+  raised.add(1, 5, 1.0F, kOften, 0);
   raised.settle(0);
-  raised.add(2, 9, 1.0F, 8, 0);
+  raised.add(2, 9, 1.0F, kOften, 0);
   EXPECT_EQ(raised.choose(0), 0);  // 5 against 5: the earlier one
   raised.settle(0);                // 6, and the worst of all goes
-  raised.add(2, 9, 1.0F, 8, 0);
+  raised.add(2, 9, 1.0F, kOften, 0);
   EXPECT_EQ(raised.choose(0), 1);
 }
 
