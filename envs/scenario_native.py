@@ -7,7 +7,7 @@ from typing import Any
 from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.scenario import Scenario, ServerGroup
 
-_RULE_PARAMETERS = ("interval_s", "noise", "decay_s", "probes", "probe_age_s", "rif_quantile")
+_RULE_PARAMETERS = ("interval_s", "noise", "decay_s", "newest", "probes", "probe_age_s", "rif_quantile")
 
 
 def _server(group: ServerGroup) -> Any:

@@ -71,7 +71,7 @@ class LeastRequest(ReferenceWorld):
         self.weights = by.weights
         streams = [draw(stream_key(seed, STREAM_RESERVOIR), i) for i in range(self.m)]
         self.due = [
-            [unit_open(draw(draw(stream, 1), j)) / w for j, w in enumerate(by.weights)] for stream in streams
+            [unit_open(draw(draw(stream, 2), j)) / w for j, w in enumerate(by.weights)] for stream in streams
         ]
 
     def choose(self, balancer: int, flow_hash: int, job: Job) -> int:
@@ -86,13 +86,14 @@ class C3(ReferenceWorld):
 
     def __init__(self, config: native.ClusterConfig, by: native.RuleConfig, seed: int) -> None:
         super().__init__(config, by, seed)
+        self.newest = by.newest
         self.heard: dict[tuple[int, int], np.ndarray] = {}  # R, 1/mu, queue
 
     def completed(self, job: Job, j: int) -> None:
         service_s = sum(job.demands) / self.servers[j].speed
         new = np.array([self.clock - job.opened, service_s, self.servers[j].count()])
         old = self.heard.get((job.balancer, j), new)
-        self.heard[job.balancer, j] = 0.9 * new + 0.1 * old
+        self.heard[job.balancer, j] = self.newest * new + (1 - self.newest) * old
 
     def choose(self, balancer: int, flow_hash: int, job: Job) -> int:
         def score(j: int) -> float:
@@ -178,6 +179,7 @@ REFERENCES = {"least_request": LeastRequest, "peak_ewma": PeakEwma, "c3": C3, "p
         ("peak_ewma", {}),
         ("peak_ewma", {"decay_s": 0.5}),
         ("c3", {}),
+        ("c3", {"newest": 0.2}),
         ("prequal", {}),
         ("prequal", {"probes": 2, "probe_age_s": 0.25, "rif_quantile": 0.5}),
     ],

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "native/core/rng.h"
 
@@ -22,14 +23,19 @@ float LatencyByRif::estimate(uint32_t rif) const {
   const int n = static_cast<int>(std::min<uint64_t>(count_, kKept));
   if (n == 0) return 0;
   std::array<uint32_t, kKept> distance;
-  for (int k = 0; k < n; ++k) distance[k] = std::max(kept_[k].rif, rif) - std::min(kept_[k].rif, rif);
-  std::array<uint32_t, kKept> sorted = distance;
-  const auto last = sorted.begin() + std::min(n, kEnough) - 1;
-  std::nth_element(sorted.begin(), last, sorted.begin() + n);
+  std::array<uint32_t, kEnough> least;
+  least.fill(UINT32_MAX);
+  for (int k = 0; k < n; ++k) {
+    uint32_t greater = distance[k] = std::max(kept_[k].rif, rif) - std::min(kept_[k].rif, rif);
+    for (uint32_t& place : least) {
+      if (greater < place) std::swap(greater, place);
+    }
+  }
+  const uint32_t radius = least[std::min(n, kEnough) - 1];
   std::array<float, kKept> latency;
   int near = 0;
   for (int k = 0; k < n; ++k) {
-    if (distance[k] <= *last) latency[near++] = kept_[k].latency_s;
+    if (distance[k] <= radius) latency[near++] = kept_[k].latency_s;
   }
   const auto middle = latency.begin() + (near - 1) / 2;
   std::nth_element(latency.begin(), middle, latency.begin() + near);
