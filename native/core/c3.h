@@ -10,6 +10,8 @@ namespace steelyard::core {
 
 class C3Scores {
  public:
+  static constexpr float kPenalty = 1e6F;
+
   // `clients`: how many balancers share the servers, n of the queue estimate. `newest`: weight of the newest
   // sample in the averages, 0.9 in the authors' simulator.
   explicit C3Scores(int num_servers = 0, int clients = 1, double newest = 0.9)
@@ -25,10 +27,12 @@ class C3Scores {
     row.queue += newest * (queue - row.queue);
     row.measured = true;
   }
-  // R - 1/mu + qhat^3 / mu, qhat = 1 + outstanding x clients + queue; 0 before the first reply, so that
-  // servers not heard of come first.
+  // R - 1/mu + qhat^3 / mu, qhat = 1 + outstanding x clients + queue. A server not heard of comes first, but
+  // with a flow under way it comes last: the rate control that is left out is what would keep further flows
+  // from it until it has answered.
   float score(ServerId server, uint32_t outstanding) const {
     const Row& row = rows_[server];
+    if (!row.measured) return outstanding == 0 ? 0.0F : kPenalty + static_cast<float>(outstanding);
     const float queue = 1.0F + static_cast<float>(outstanding) * clients_ + row.queue;
     return row.response_s - row.service_s + queue * queue * queue * row.service_s;
   }

@@ -100,7 +100,8 @@ TEST(LeastRequest, WhatIsLeftMayHaveEqualWeights) {
 
 TEST(C3, TheScoreByHand) {
   C3Scores scores(2, 3);
-  EXPECT_EQ(scores.score(0, 7), 0.0F);
+  EXPECT_EQ(scores.score(0, 0), 0.0F);
+  EXPECT_EQ(scores.score(0, 7), C3Scores::kPenalty + 7);
   scores.learnt(0, 2.0F, 0.5F, 4.0F);
   EXPECT_FLOAT_EQ(scores.score(0, 0), 2.0F - 0.5F + 125.0F * 0.5F);          // qhat = 1 + 0 + 4
   EXPECT_FLOAT_EQ(scores.score(0, 2), 2.0F - 0.5F + 11.0F * 11 * 11 * .5F);  // 1 + 2 x 3 + 4
