@@ -199,6 +199,19 @@ class Rule:
         "least_load_noise: half width of the noise, in flows; the rule's own if left out",
         None,
     )
+    decay_s: float | None = item(
+        Number(low=1e-6, high=1e6), "peak_ewma: mean life of its latency average; 10 if left out", None, "s"
+    )
+    newest: float | None = item(
+        Number(low=1e-6, high=1), "c3: weight of the newest reply in its averages; 0.9 if left out", None
+    )
+    probes: float | None = item(Number(low=0, high=16), "prequal: probes per flow; 3 if left out", None)
+    probe_age_s: float | None = item(
+        Number(low=0, high=1e6), "prequal: answers older than this are dropped; 1 if left out", None, "s"
+    )
+    rif_quantile: float | None = item(
+        Number(low=0, high=1), "prequal: hot above this quantile of flows; 0.84 if left out", None
+    )
     cycle_actors: bool = item(
         Flag(), "balancer i follows actor i mod K of a policy of K actors; false: K is 1 or all", False
     )

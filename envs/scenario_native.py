@@ -7,6 +7,8 @@ from typing import Any
 from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.scenario import Scenario, ServerGroup
 
+_RULE_PARAMETERS = ("interval_s", "noise", "decay_s", "newest", "probes", "probe_age_s", "rif_quantile")
+
 
 def _server(group: ServerGroup) -> Any:
     from steelyard import native
@@ -71,8 +73,8 @@ def rule_config(scenario: Scenario, name: str) -> Any:
         raise unknown("rule", name, native.rule_names())
     rule = native.RuleConfig(name)
     rule.weights = scenario.configured_weights()
-    if scenario.rule.interval_s is not None:
-        rule.interval_s = scenario.rule.interval_s
-    if scenario.rule.noise is not None:
-        rule.noise = scenario.rule.noise
+    for parameter in _RULE_PARAMETERS:
+        value = getattr(scenario.rule, parameter)
+        if value is not None:
+            setattr(rule, parameter, value)
     return rule

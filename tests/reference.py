@@ -203,8 +203,12 @@ class ReferenceWorld:
                 return
             if (job := self.servers[first].finish_first()) is not None:
                 self.own[job.balancer][first] -= 1
+                self.completed(job, first)
                 if job.opened < self.config.horizon_s:
                     self.done[job.flow] = self.clock - job.opened
+
+    def completed(self, job: Job, j: int) -> None:
+        """For rules that learn from what is done; server j no longer counts the job."""
 
     def arrive(self, flow: int, flow_hash: int) -> None:
         balancer = below(flow_hash, self.m)

@@ -108,6 +108,7 @@ void bind_rules(py::module_& module) {
       .def_readwrite("noise", &core::RuleConfig::noise)
       .def_readwrite("cycle_actors", &core::RuleConfig::cycle_actors)
       .def_readwrite("decay_s", &core::RuleConfig::decay_s)
+      .def_readwrite("newest", &core::RuleConfig::newest)
       .def_readwrite("probes", &core::RuleConfig::probes)
       .def_readwrite("probe_age_s", &core::RuleConfig::probe_age_s)
       .def_readwrite("rif_quantile", &core::RuleConfig::rif_quantile)

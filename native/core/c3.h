@@ -10,26 +10,29 @@ namespace steelyard::core {
 
 class C3Scores {
  public:
-  static constexpr float kNewest = 0.9F;  // weight of the newest sample, as in the authors' Cassandra
+  static constexpr float kPenalty = 1e6F;
 
-  // `clients`: how many balancers share the servers, n of the queue estimate.
-  explicit C3Scores(int num_servers = 0, int clients = 1)
-      : rows_(num_servers), clients_(static_cast<float>(clients)) {}
+  // `clients`: how many balancers share the servers, n of the queue estimate. `newest`: weight of the newest
+  // sample in the averages, 0.9 in the authors' simulator.
+  explicit C3Scores(int num_servers = 0, int clients = 1, double newest = 0.9)
+      : rows_(num_servers), clients_(static_cast<float>(clients)), newest_(static_cast<float>(newest)) {}
 
   // A reply: the response time that the balancer saw, and by the server's word its service time [s] and the
   // flows that it still had.
   void learnt(ServerId server, float response_s, float service_s, float queue) {
     Row& row = rows_[server];
-    const float newest = row.measured ? kNewest : 1.0F;
+    const float newest = row.measured ? newest_ : 1.0F;
     row.response_s += newest * (response_s - row.response_s);
     row.service_s += newest * (service_s - row.service_s);
     row.queue += newest * (queue - row.queue);
     row.measured = true;
   }
-  // R - 1/mu + qhat^3 / mu, qhat = 1 + outstanding x clients + queue; 0 before the first reply, so that
-  // servers not heard of come first.
+  // R - 1/mu + qhat^3 / mu, qhat = 1 + outstanding x clients + queue. A server not heard of comes first, but
+  // with a flow under way it comes last: the rate control that is left out is what would keep further flows
+  // from it until it has answered.
   float score(ServerId server, uint32_t outstanding) const {
     const Row& row = rows_[server];
+    if (!row.measured) return outstanding == 0 ? 0.0F : kPenalty + static_cast<float>(outstanding);
     const float queue = 1.0F + static_cast<float>(outstanding) * clients_ + row.queue;
     return row.response_s - row.service_s + queue * queue * queue * row.service_s;
   }
@@ -43,6 +46,7 @@ class C3Scores {
   };
   std::vector<Row> rows_;
   float clients_;
+  float newest_;
 };
 
 }  // namespace steelyard::core

@@ -65,7 +65,7 @@ void LoadBalancer::restart(uint64_t stream) {
   charon_ = CharonScores(n);
   schedule_ = LeastRequestSchedule(n, stream);
   peak_ewma_ = PeakEwma(n, rule_.decay_s);
-  c3_ = C3Scores(n, config_.num_load_balancers);
+  c3_ = C3Scores(n, config_.num_load_balancers, rule_.newest);
   const TimeNs age = static_cast<TimeNs>(rule_.probe_age_s * kNanosPerSecond);
   pool_ = ProbePool({.rif_quantile = rule_.rif_quantile, .probes = rule_.probes, .age = age}, stream);
   refresh_tables();

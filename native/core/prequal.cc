@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "native/core/rng.h"
 
 namespace steelyard::core {
 namespace {
 
-constexpr uint32_t kNoLimit = UINT32_MAX;
 constexpr uint64_t kCountKey = 64;  // of a word's draws the places come first
 
 // x rounded up with probability of its fraction.
@@ -22,16 +22,20 @@ uint32_t rounded(double x, uint64_t word) {
 float LatencyByRif::estimate(uint32_t rif) const {
   const int n = static_cast<int>(std::min<uint64_t>(count_, kKept));
   if (n == 0) return 0;
-  std::array<uint64_t, kKept> order;  // distance, then age
+  std::array<uint32_t, kKept> distance;
+  std::array<uint32_t, kEnough> least;
+  least.fill(UINT32_MAX);
   for (int k = 0; k < n; ++k) {
-    const uint32_t seen = kept_[(count_ - 1 - k) % kKept].rif;
-    order[k] = uint64_t{seen < rif ? rif - seen : seen - rif} << 32 | static_cast<uint64_t>(k);
+    uint32_t greater = distance[k] = std::max(kept_[k].rif, rif) - std::min(kept_[k].rif, rif);
+    for (uint32_t& place : least) {
+      if (greater < place) std::swap(greater, place);
+    }
   }
-  const int near = std::min(n, kNear);
-  std::nth_element(order.begin(), order.begin() + near - 1, order.begin() + n);
-  std::array<float, kNear> latency;
-  for (int k = 0; k < near; ++k) {
-    latency[k] = kept_[(count_ - 1 - (order[k] & UINT32_MAX)) % kKept].latency_s;
+  const uint32_t radius = least[std::min(n, kEnough) - 1];
+  std::array<float, kKept> latency;
+  int near = 0;
+  for (int k = 0; k < n; ++k) {
+    if (distance[k] <= radius) latency[near++] = kept_[k].latency_s;
   }
   const auto middle = latency.begin() + (near - 1) / 2;
   std::nth_element(latency.begin(), middle, latency.begin() + near);
@@ -52,7 +56,7 @@ int ProbePool::targets(std::span<const ServerId> members, uint64_t word, ServerI
 
 double ProbePool::reuse_budget(double probes, int members) {
   const double inflow = (1 - static_cast<double>(kSize) / members) * probes - kRemoved;
-  return inflow > 0 ? std::max(1.0, (1 + kDelta) / inflow) : 0;
+  return std::max(1.0, (1 + kDelta) / inflow);
 }
 
 template <typename Keep>
@@ -73,7 +77,7 @@ void ProbePool::add(ServerId server, uint32_t rif, float latency_s, int members,
   filter([&](const Answer& answer) { return answer.server != server; });
   if (size_ == kSize) remove(0);
   const double budget = std::min(reuse_budget(config_.probes, members), 1e9);
-  answers_[size_++] = {server, rif, latency_s, budget > 0 ? rounded(budget, word) : kNoLimit, now};
+  answers_[size_++] = {server, rif, latency_s, rounded(budget, word), now};
 }
 
 int64_t ProbePool::hot_above() const {
@@ -99,8 +103,7 @@ ServerId ProbePool::choose(TimeNs now) {
   };
   const auto best = std::min_element(answers_.begin(), answers_.begin() + size_, better);
   const ServerId server = best->server;
-  if (best->uses_left != kNoLimit && --best->uses_left == 0)
-    remove(static_cast<int>(best - answers_.begin()));
+  if (--best->uses_left == 0) remove(static_cast<int>(best - answers_.begin()));
   return server;
 }
 

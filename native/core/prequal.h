@@ -16,12 +16,12 @@ struct PrequalConfig {
 };
 
 // What a server knows of its own latency: at a probe it reports the median of the latencies of those among
-// its last 64 flows that had found as many flows in it as there are now, or nearly as many (the paper: "at or
-// near"). Nearly: the 15 flows of the nearest counts, of equally near ones the latest.
+// its last 64 flows that had found as many flows in it as there are now; if these are fewer than 3, also of
+// those that had found one more or one less, and so on (the paper: "at or near", without numbers).
 class LatencyByRif {
  public:
   static constexpr int kKept = 64;
-  static constexpr int kNear = 15;
+  static constexpr int kEnough = 3;
 
   // A flow is done that found `rif` others and stayed `latency_s`.
   void add(uint32_t rif, float latency_s) { kept_[count_++ % kKept] = {rif, latency_s}; }
@@ -55,9 +55,8 @@ class ProbePool {
   // Writes the servers to probe for a flow, different ones drawn uniformly by `word`; returns how many:
   // `probes`, a fraction rounded at random, and no more than there are members.
   int targets(std::span<const ServerId> members, uint64_t word, ServerId* out) const;
-  // How many flows an answer may guide, eq. (1): max(1, (1 + delta) / ((1 - m / n) r_probe - r_remove)).
-  // Without limit (0) where the pool can hold every server and the quotient is not positive: answers are then
-  // replaced.
+  // How many flows an answer may guide, eq. (1): max(1, (1 + delta) / ((1 - m / n) r_probe - r_remove)). A
+  // quotient below 0, as where the pool could hold every server, gives 1; one by 0 has no bound.
   static double reuse_budget(double probes, int members);
   // An answer replaces an earlier one of its server; a full pool loses its oldest.
   void add(ServerId server, uint32_t rif, float latency_s, int members, TimeNs now);

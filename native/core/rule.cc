@@ -95,6 +95,7 @@ void RuleConfig::check(int num_servers, int num_load_balancers) const {
                                 " is not allowed; use a number in [0, 1e6)");
   }
   check_range("rule.decay_s", decay_s, 1e-6, 1e6);
+  check_range("rule.newest", newest, 1e-6, 1);
   check_range("rule.probes", probes, 0, ProbePool::kMaxProbes);
   check_range("rule.probe_age_s", probe_age_s, 0, 1e6);
   check_range("rule.rif_quantile", rif_quantile, 0, 1);

@@ -61,6 +61,7 @@ struct RuleConfig {
   double noise = 0;             // least_load_noise: flows
   bool cycle_actors = false;    // a policy of K actors may serve any number of balancers, i by actor i mod K
   double decay_s = 10;          // peak_ewma: mean lifetime of its average
+  double newest = 0.9;          // c3: weight of the newest reply in its averages
   double probes = 3;            // prequal: per flow
   double probe_age_s = 1;       // prequal: answers older than this are dropped
   double rif_quantile = 0.84;   // prequal: hot above it
