@@ -80,7 +80,7 @@ $(VENV)/.runtime: $(VENV)/.torch pyproject.toml setup.py
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py | system-test
 	@echo "installing steelyard and what it is developed with"
-	$(PIP) -c constraints.txt --no-build-isolation -e '.[learn,wandb,dev]'
+	$(PIP) -c constraints.txt --no-build-isolation -e '.[learn,rllib,wandb,dev]'
 	$(PY) -m pip --disable-pip-version-check check
 	touch $@ $(VENV)/.runtime
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 GROUP = "steelyard.commands"
-ORDER = ("scenarios", "simulate", "train", "evaluate", "compare", "tune", "export", "bench")
+ORDER = ("scenarios", "simulate", "train", "evaluate", "compare", "tune", "sweep", "export", "bench")
 """Commands in the order a newcomer needs them; others follow by name."""
 
 STATUS_ERROR = 1

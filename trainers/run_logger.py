@@ -19,6 +19,7 @@ from steelyard.envs.errors import UserError
 
 WandbMode = Literal["disabled", "offline", "online"]
 _HISTOGRAM_BINS = 64
+_WANDB_HOST = "api.wandb.ai"  # keys are stored under this name whatever W&B's present address is
 
 
 def check_wandb(mode: WandbMode) -> None:
@@ -42,10 +43,10 @@ def _logged_in() -> bool:
     settings = wandb_setup.singleton().settings
     if settings.api_key:
         return True
-    host = urlsplit(settings.base_url).netloc
+    hosts = (urlsplit(settings.base_url).netloc, _WANDB_HOST)
     try:
-        path = os.environ.get("NETRC") or Path("~/.netrc").expanduser()
-        return netrc.netrc(str(path)).authenticators(host) is not None
+        stored = netrc.netrc(os.environ.get("NETRC") or str(Path("~/.netrc").expanduser()))
+        return any(stored.authenticators(host) is not None for host in hosts)
     except (OSError, netrc.NetrcParseError):
         return False
 

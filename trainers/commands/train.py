@@ -14,6 +14,7 @@ import tyro
 
 from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
+from steelyard.envs.toml_text import parse_toml
 from steelyard.trainers import algorithms, results, run_logger
 from steelyard.trainers.algorithms import HYPER
 from steelyard.trainers.commands import common
@@ -54,6 +55,8 @@ class Train:
     """Log to Weights & Biases as well; offline needs no account."""
     overrides: common.Overrides = ()
     """Change a value of the scenario (--set pool.balancers=4) or of the algorithm (--set algo.gamma=.9)."""
+    hyper: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Hyper-parameters from the best.toml of a sweep; --set algo.NAME=VALUE goes before them."""
     threads: common.Threads = field(default_factory=common.usable_cores)
     """Threads that learn and evaluate; the result does not depend on them."""
     env_runners: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -134,7 +137,23 @@ class Train:
                 name = "reward" if key == "kind" else key
                 raise UserError(f"--set {text}: a learner's reward is its own; use --set algo.{name}=VALUE")
         (scenario,) = common.load_scenarios([self.scenario], rest)
-        return scenario, parse_hyper(mine)
+        return scenario, self._stored_hyper() | parse_hyper(mine)
+
+    def _stored_hyper(self) -> dict[str, Any]:
+        """Hyper-parameters of --hyper FILE, which must be for this engine and algorithm."""
+        if self.hyper is None:
+            return {}
+        try:
+            tree = parse_toml(Path(self.hyper).read_text("utf-8"), f"--hyper {self.hyper}")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UserError(f"--hyper {self.hyper}: cannot be read ({reason})") from None
+        for key, mine in (("engine", self.engine), ("algo", self.algo)):
+            if tree.get(key, mine) != mine:
+                raise UserError(f"--hyper {self.hyper}: is for {key} {shown(tree[key])}, not {mine!r}")
+        if not isinstance(tree.get("hyper"), dict):
+            raise UserError(f"--hyper {self.hyper}: has no table [hyper]")
+        return tree["hyper"]
 
     def _again(self) -> str:
         line = results.command_line("train", self)
@@ -142,7 +161,7 @@ class Train:
 
 
 def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
-    """`algo.NAME=VALUE` with VALUE as in TOML; what is no TOML is a string."""
+    """`algo.NAME=VALUE` with VALUE as in TOML; what is no TOML is a number or a string."""
     found = {}
     for text in texts:
         name, equals, value = text.removeprefix(HYPER).partition("=")
@@ -151,5 +170,13 @@ def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
         try:
             found[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
-            found[name] = value
+            found[name] = _number_or_text(value)
     return found
+
+
+def _number_or_text(value: str) -> float | str:
+    """.9 is a number to everybody but TOML."""
+    try:
+        return float(value)
+    except ValueError:
+        return value

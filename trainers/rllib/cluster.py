@@ -13,6 +13,8 @@ from steelyard.envs.errors import UserError, bad_value
 
 _PORT = 6379  # of a head node, if the address names none
 _CONNECT_S = 5.0
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an empty frame: length (3), type 4, flags, stream (4)
 _ADDRESS = re.compile(r"(?:ray://)?(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:]+\])(?::(?P<port>[0-9]{1,5}))?")
 
 
@@ -25,12 +27,27 @@ def check_address(address: str | None) -> None:
         raise bad_value("--ray-address", address, "HOST or HOST:PORT of a cluster's head node")
     host, port = match["host"].strip("[]"), int(match["port"] or _PORT)
     try:
-        socket.create_connection((host, port), _CONNECT_S).close()
+        reason = "" if _speaks_grpc(host, port) else "something else answers there"
     except OSError as error:
         reason = error.strerror or str(error) or "no answer"
+    if reason:
         raise UserError(
             f"--ray-address: no Ray cluster at {host}:{port} ({reason}); start one with `ray start --head`"
-        ) from None
+        )
+
+
+def _speaks_grpc(host: str, port: int) -> bool:
+    """Whether the server greets as HTTP/2 does (RFC 9113, Sec. 3.4): Ray itself waits minutes to find out."""
+    with socket.create_connection((host, port), _CONNECT_S) as stream:
+        stream.settimeout(_CONNECT_S)
+        stream.sendall(_HTTP2_PREFACE + _HTTP2_SETTINGS)
+        head = b""
+        while len(head) < len(_HTTP2_SETTINGS):
+            more = stream.recv(len(_HTTP2_SETTINGS) - len(head))
+            if not more:
+                return False
+            head += more
+    return head[3] == _HTTP2_SETTINGS[3]
 
 
 @contextmanager
@@ -48,10 +65,11 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         return
     try:
         _start(address, cpus)
-    except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         ray.shutdown()
         where = f"--ray-address: the cluster at {address}" if address else "--engine rllib: Ray"
-        raise UserError(f"{where} did not start ({type(error).__name__}: {error})") from None
+        hint = "; set RAY_AUTH_MODE=token if it asks for a token" if address else ""
+        raise UserError(f"{where} did not start ({type(error).__name__}: {error}){hint}") from None
     try:
         yield
     finally:

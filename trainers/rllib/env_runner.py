@@ -126,7 +126,9 @@ class BatchEnvRunner(MultiAgentEnvRunner):
             module = self.module[self.game.policy_of(agent)]
             obs = torch.from_numpy(self._view(seen, index))
             state = states[agent]
-            batch: dict[str, Any] = {Columns.OBS: {OWN_KEY: obs} if module.model_config["sees_state"] else obs}
+            batch: dict[str, Any] = {
+                Columns.OBS: {OWN_KEY: obs} if module.model_config["sees_state"] else obs
+            }
             if state is not None:
                 batch = {Columns.OBS: _with_time(batch[Columns.OBS]), Columns.STATE_IN: {STATE: state}}
             out = module.forward_exploration(batch)

@@ -196,7 +196,9 @@ class Sac(Settings):
         require("critic", self.critic, self.critic in ("flat", "set"), "flat or set")
         require("discrete", self.discrete, not self.discrete, "false: sac here sets continuous weights")
         allowed = f"at least {self.sequence}, one sequence" if self.recurrent else ""
-        require("batch_size", self.batch_size, not self.recurrent or self.batch_size >= self.sequence, allowed)
+        require(
+            "batch_size", self.batch_size, not self.recurrent or self.batch_size >= self.sequence, allowed
+        )
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,19 @@ from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers.rllib import build, nets
 from steelyard.trainers.rllib.game import Game, fit
-from steelyard.trainers.rllib.settings import Sac, Settings
+from steelyard.trainers.rllib.settings import Appo, Impala, Sac, Settings
 from steelyard.trainers.rounds import Round, check_losses
 
 RLLIB_FOLDER = "rllib"
 """RLlib's own part of a checkpoint."""
 _PATIENCE = 1000  # iterations of an asynchronous algorithm without one finished episode
-_LOGGED = ("policy_loss", "vf_loss", "qf_loss", "entropy", "alpha_value", "vf_explained_var", "qf_mean")
+_LOGGED = {
+    "ppo": ("policy_loss", "vf_loss", "entropy", "vf_explained_var"),
+    "appo": ("policy_loss", "vf_loss", "entropy"),
+    "impala": ("vf_loss", "entropy"),
+    "sac": ("policy_loss", "qf_loss", "alpha_value", "qf_mean"),
+}
+_MAY_BE_NAN = ("vf_explained_var",)  # of a batch in which the targets do not vary
 
 
 class RllibTrainer:
@@ -42,7 +48,9 @@ class RllibTrainer:
         config = build.algorithm_config(self.game, self.normaliser, env_runners)
         self.algorithm = config.build_algo()
         for folder in (Path(self.algorithm.logdir), Path(self.algorithm.logdir).parent):
-            with contextlib.suppress(OSError):  # RLlib's own folder of results under the home directory: empty
+            with contextlib.suppress(
+                OSError
+            ):  # RLlib's own folder of results under the home directory: empty
                 folder.rmdir()
         self.averaged: dict[str, dict[str, torch.Tensor]] = {}
         self.rounds = 0
@@ -63,7 +71,7 @@ class RllibTrainer:
         self.episodes += len(played.seeds)
         self.rounds += 1
         self._average()
-        played.learning = _learning(result, self.game.policies)
+        played.learning = _learning(result, self.game.policies, self._logged())
         played.bytes_exchanged = self._bytes(len(played.seeds))
         return played
 
@@ -153,10 +161,16 @@ class RllibTrainer:
             return
         share = max(1 - self.settings.average, 4 / (self.rounds + 4))  # Shamir, Zhang 2013, eq. (4), eta = 3
         for policy in self.game.policies:
-            last = {name: each.detach().clone() for name, each in self.module(policy).actor.named_parameters()}
+            last = {
+                name: each.detach().clone() for name, each in self.module(policy).actor.named_parameters()
+            }
             kept = self.averaged.setdefault(policy, last)
             for name, value in last.items():
                 kept[name] = torch.lerp(kept[name], value, share)
+
+    def _logged(self) -> tuple[str, ...]:
+        kinds = {Sac: "sac", Appo: "appo", Impala: "impala"}
+        return _LOGGED[kinds.get(type(self.settings), "ppo")]
 
     def _bytes(self, episodes: int) -> int:
         """What agents would send for these episodes, as float32: see docs/rllib.md."""
@@ -182,17 +196,18 @@ def _round_of(records: list[dict[str, Any]]) -> Round:
     )
 
 
-def _learning(result: dict[str, Any], policies: Sequence[str]) -> dict[str, float]:
-    """What RLlib tells of the last gradient step, as NAME_POLICY."""
-    found: dict[str, float] = {}
+def _learning(result: dict[str, Any], policies: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """What RLlib tells of the last gradient step, as NAME_POLICY; NaN for what it has not told yet."""
+    found, told = {}, {}
     for index, policy in enumerate(policies):
         of_policy = result.get("learners", {}).get(policy, {})
-        for name in _LOGGED:
+        for name in names:
             value = of_policy.get(name)
-            if value is not None:
-                found[f"{name}_{index}"] = float(value)
-    explained = {name: value for name, value in found.items() if not math.isnan(value)}
-    return check_losses(explained) and found
+            found[f"{name}_{index}"] = math.nan if value is None else float(value)
+            if value is not None and name not in _MAY_BE_NAN:
+                told[f"{name}_{index}"] = float(value)
+    check_losses(told)
+    return found
 
 
 def _silence() -> None:
