@@ -1,6 +1,7 @@
 # make demo    train, compare and export a policy in a few minutes
 # make test    everything that CI runs: lint, types, native tests, sanitizers, pytest
 # make dev     environment, editable install, native tests built        make native  quick rebuild of the extension
+# make leaderboard  every policy of the study `leaderboard`, its pages, and the top of it in README.md
 # make fast | slow | ctest | sanitize | fuzz | lint | types | format | bench | clean | distclean
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +21,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq
 EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
+.PHONY: leaderboard demo test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
 .PHONY: system-build system-test
 
 demo: $(VENV)/.runtime
@@ -156,6 +157,11 @@ pytest: native | $(VENV)/.dev
 bench: dev
 	build/cmake-release/native/tests/steelyard_bench
 	steelyard bench
+
+# Trains what is not trained yet (runs/) and goes on where it was stopped; JOBS processes at a time.
+leaderboard: native | $(VENV)/.dev
+	steelyard study leaderboard --jobs $(JOBS)
+	steelyard leaderboard --readme README.md
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from steelyard import native
+from steelyard.agents.central import CentralActor
 from steelyard.agents.gru_actor import GruActor
-from steelyard.agents.layout import FEATURES_PER_SERVER, INTER_ARRIVAL_FEATURES
+from steelyard.agents.layout import FEATURES_PER_SERVER, INTER_ARRIVAL_FEATURES, ROW_DIM
 from steelyard.agents.mlp_actor import MlpActor
 from steelyard.agents.normaliser import Normaliser
 
 Actor = GruActor | MlpActor
+_OWN = FEATURES_PER_SERVER + 1  # of a row: what it says of its own server
 
 
 def policy_spec(actors: Sequence[Actor], normalisers: Sequence[Normaliser], clip: float) -> dict[str, Any]:
@@ -34,6 +36,21 @@ def policy_spec(actors: Sequence[Actor], normalisers: Sequence[Normaliser], clip
 def policy_bytes(actors: Sequence[Actor], normalisers: Sequence[Normaliser], clip: float) -> bytes:
     """A policy file. ValueError if a weight is NaN or infinite."""
     return bytes(native.encode_policy(policy_spec(actors, normalisers, clip)))
+
+
+def central_policy_bytes(actor: CentralActor, normaliser: Normaliser, clip: float) -> bytes:
+    """A central policy file: the actor as a flat one. ValueError if a weight is NaN or infinite."""
+    mean, inverse = (np.tile(vector, actor.num_agents) for vector in normaliser.vectors())
+    spec = {
+        "scope": "central",
+        "num_agents": actor.num_agents,
+        "num_servers": actor.num_servers,
+        "input": "flat",
+        "output": "discrete3" if actor.discrete else "tanh",
+        "clip": float(clip),
+        "actors": [{"mean": mean, "inv_std": inverse, "layers": _unshared_central(actor)}],
+    }
+    return bytes(native.encode_policy(spec))
 
 
 def _actor(actor: Actor, normaliser: Normaliser) -> dict[str, Any]:
@@ -71,10 +88,10 @@ def _gru(layer: nn.GRU) -> dict[str, Any]:
     return {"kind": "gru"} | {key: _numpy(getattr(layer, name)) for key, name in names.items()}
 
 
-def _head(actor: Actor) -> dict[str, Any]:
+def _head(actor: Actor | CentralActor) -> dict[str, Any]:
     """Logits as they are; of a Gaussian only the mean, outputs 0, 2, ..: exported policies do not explore."""
     layer = _dense(actor.head, "none")
-    if not actor.discrete:
+    if actor.outputs == 2:
         layer["weight"] = np.ascontiguousarray(layer["weight"][::2])
         layer["bias"] = np.ascontiguousarray(layer["bias"][::2])
     return layer
@@ -82,16 +99,36 @@ def _head(actor: Actor) -> dict[str, Any]:
 
 def _unshared(actor: GruActor) -> list[dict[str, Any]]:
     """A `shared` actor as a flat one: the same numbers in one block per server, zeros elsewhere."""
-    count = actor.num_servers
-    gru, head = _gru(actor.gru), _head(actor)
+    count, head = actor.num_servers, _head(actor)
     per_server = head["weight"].shape[0]  # 1 mean, or 3 logits
     constant = _numpy(actor.constant)[:, :per_server]
     return [
-        _dense(actor.encoder, "relu")
-        | {
-            "weight": _row_matrix(_numpy(actor.encoder.weight), count),
-            "bias": np.tile(_numpy(actor.encoder.bias), count),
-        },
+        *_unshared_body(actor, _row_matrix(_numpy(actor.encoder.weight), count)),
+        head | {"weight": _blocks(head["weight"], count), "bias": (head["bias"] + constant).reshape(-1)},
+    ]
+
+
+def _unshared_central(actor: CentralActor) -> list[dict[str, Any]]:
+    """A central actor as a flat one: a block of columns per balancer before, a block of rows after."""
+    agents, count, head = actor.num_agents, actor.num_servers, _head(actor)
+    pooled, *own = np.split(_numpy(actor.encoder.weight), range(ROW_DIM, actor.encoder.in_features, _OWN), 1)
+    columns = [(pooled / agents).astype(np.float32) for _ in own]
+    for column, part in zip(columns, own, strict=True):
+        column[:, :_OWN] += part
+    outputs = head["weight"].shape[0] // agents  # 1 mean, or 3 logits
+    rows = [_blocks(part, count) for part in np.split(head["weight"], agents)]
+    bias = head["bias"].reshape(agents, 1, outputs) + _numpy(actor.constant)[..., :outputs]
+    return [
+        *_unshared_body(actor, np.concatenate([_row_matrix(each, count) for each in columns], axis=1)),
+        head | {"weight": np.concatenate(rows), "bias": bias.reshape(-1)},
+    ]
+
+
+def _unshared_body(actor: GruActor | CentralActor, first: NDArray[np.float32]) -> list[dict[str, Any]]:
+    """All but the head, with `first` as the weights of the first layer."""
+    count, gru = actor.num_servers, _gru(actor.gru)
+    return [
+        _dense(actor.encoder, "relu") | {"weight": first, "bias": np.tile(_numpy(actor.encoder.bias), count)},
         {"kind": "gru"}
         | {key: _gates(gru[key], lambda part: _blocks(part, count)) for key in ("weight_ih", "weight_hh")}
         | {key: _gates(gru[key], lambda part: np.tile(part, count)) for key in ("bias_ih", "bias_hh")},
@@ -100,7 +137,6 @@ def _unshared(actor: GruActor) -> list[dict[str, Any]]:
             "weight": _blocks(_numpy(actor.body.weight), count),
             "bias": np.tile(_numpy(actor.body.bias), count),
         },
-        head | {"weight": _blocks(head["weight"], count), "bias": (head["bias"] + constant).reshape(-1)},
     ]
 
 

@@ -23,7 +23,7 @@ INPUTS = ("flat", "shared", "per_server")
 class ActorOutput(NamedTuple):
     """What one pass over a sequence gives; T steps, B sequences, N servers, R rows, H units."""
 
-    head: torch.Tensor  # (T, B, N, 2) mean and log std before the squash, or (T, B, N, 3) logits
+    head: torch.Tensor  # (T, B, N, outputs_per_server): before the squash, or logits
     features: torch.Tensor  # (T, B, R, H) recurrent features
     state: torch.Tensor  # (B, R, H) after the last step
 
@@ -35,22 +35,34 @@ def input_size(num_servers: int, input_mode: str) -> tuple[int, int]:
     return (observation_dim(num_servers), 1) if input_mode == "flat" else (ROW_DIM, num_servers)
 
 
-def action_head(hidden: int, servers_per_row: int, discrete: bool) -> nn.Linear:
-    """Server-major outputs: (mean, log std) or three logits of each server; starts near equal weights."""
-    outputs = 3 if discrete else 2
+def outputs_per_server(discrete: bool, deterministic: bool) -> int:
+    """3 logits (or values of three choices), or the mean alone, or mean and log std."""
+    return 3 if discrete else 1 if deterministic else 2
+
+
+def action_head(hidden: int, servers_per_row: int, outputs: int) -> nn.Linear:
+    """Server-major, `outputs` for each server (see outputs_per_server); starts near equal weights."""
     head = nn.Linear(hidden, outputs * servers_per_row)
     with torch.no_grad():
         head.weight.mul_(0.1)
         head.bias.zero_()
-        if not discrete:
+        if outputs == 2:
             head.bias[1::2] = LOG_STD_START
     return head
 
 
 class GruActor(nn.Module):
-    """Gaussian (tanh-squashed) or three-way categorical weights for each of N servers."""
+    """Gaussian (tanh-squashed), three-way categorical or deterministic weights for each of N servers."""
 
-    def __init__(self, num_servers: int, *, input_mode: str, hidden: int, discrete: bool) -> None:
+    def __init__(
+        self,
+        num_servers: int,
+        *,
+        input_mode: str,
+        hidden: int,
+        discrete: bool,
+        deterministic: bool = False,
+    ) -> None:
         super().__init__()
         self.num_servers, self.hidden, self.discrete, self.input_mode = (
             num_servers,
@@ -59,11 +71,11 @@ class GruActor(nn.Module):
             input_mode,
         )
         inputs, self.rows = input_size(num_servers, input_mode)
-        self.outputs = 3 if discrete else 2
+        self.outputs = outputs_per_server(discrete, deterministic)
         self.encoder = nn.Linear(inputs, hidden)
         self.gru = nn.GRU(hidden, hidden)
         self.body = nn.Linear(hidden, hidden)
-        self.head = action_head(hidden, num_servers // self.rows, discrete)
+        self.head = action_head(hidden, num_servers // self.rows, self.outputs)
         if input_mode == "shared":
             self.constant = nn.Parameter(torch.zeros(num_servers, self.outputs))
 

@@ -41,3 +41,26 @@ def server_rows(obs: torch.Tensor, num_servers: int) -> torch.Tensor:
     pool = own.mean(dim=-2, keepdim=True).expand_as(own)
     arrival = arrival.unsqueeze(-2).expand(*own.shape[:-1], INTER_ARRIVAL_FEATURES)
     return torch.cat([own, arrival, pool], dim=-1)
+
+
+def central_rows(obs: torch.Tensor, num_servers: int) -> torch.Tensor:
+    """Rows that a central network shared by all servers reads: (..., M, obs_dim) -> (..., N, 29 + 12 M).
+
+    Row j = [row j of the balancers' mean observation, then of each balancer its 11 features of server j and
+    its previous action]: what the pool as a whole says of the server, and who sees what of it.
+    """
+    import torch
+
+    own = server_rows(obs, num_servers)[..., : FEATURES_PER_SERVER + 1]
+    each = own.transpose(-3, -2).flatten(-2)
+    return torch.cat([server_rows(obs.mean(dim=-2), num_servers), each], dim=-1)
+
+
+def central_row_dim(num_agents: int) -> int:
+    """Length of a row of `central_rows`."""
+    return ROW_DIM + num_agents * (FEATURES_PER_SERVER + 1)
+
+
+def central_bytes_per_step(num_agents: int, num_servers: int) -> int:
+    """Bytes that central control moves at every step: M observations up, M x N weights down, all float32."""
+    return 4 * num_agents * (observation_dim(num_servers) + num_servers)

@@ -5,23 +5,31 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from steelyard.agents.gru_actor import action_head, input_size
+from steelyard.agents.gru_actor import action_head, input_size, outputs_per_server
 from steelyard.agents.layout import server_rows
 
 
 class MlpActor(nn.Module):
-    """Gaussian (tanh-squashed) or three-way categorical weights for each of N servers."""
+    """Gaussian (tanh-squashed), three-way categorical or deterministic weights for each of N servers."""
 
-    def __init__(self, num_servers: int, *, input_mode: str, hidden: int, discrete: bool) -> None:
+    def __init__(
+        self,
+        num_servers: int,
+        *,
+        input_mode: str,
+        hidden: int,
+        discrete: bool,
+        deterministic: bool = False,
+    ) -> None:
         super().__init__()
         self.num_servers, self.discrete, self.input_mode = num_servers, discrete, input_mode
         inputs, self.rows = input_size(num_servers, input_mode)
         self.first, self.second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
-        self.outputs = 3 if discrete else 2
-        self.head = action_head(hidden, num_servers // self.rows, discrete)
+        self.outputs = outputs_per_server(discrete, deterministic)
+        self.head = action_head(hidden, num_servers // self.rows, self.outputs)
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Head (..., N, 2) of mean and log std, or (..., N, 3) of logits; obs (..., obs_dim) normalised."""
+        """Head (..., N, outputs_per_server); obs (..., obs_dim) normalised."""
         per_server = self.input_mode == "per_server"
         hidden = server_rows(obs, self.num_servers) if per_server else obs.unsqueeze(-2)
         hidden = torch.relu(self.second(torch.relu(self.first(hidden))))

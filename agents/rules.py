@@ -75,8 +75,13 @@ def parse_policy(text: str) -> Contender:
     return Contender(text, _members(text, text))
 
 
-def policy_config(path: str, num_servers: int, num_agents: int) -> native.RuleConfig:
-    """The rule that runs a policy file; ValueError if the file is damaged or made for another pool."""
+def policy_config(
+    path: str, num_servers: int, num_agents: int, *, cycle_actors: bool = False
+) -> native.RuleConfig:
+    """The rule that runs a policy file; ValueError if the file is damaged or made for another pool.
+
+    cycle_actors: balancer i follows actor i mod K, whatever the numbers of balancers and of actors K.
+    """
     try:
         policy = native.Policy(path)
     except (ValueError, OSError) as error:
@@ -86,13 +91,20 @@ def policy_config(path: str, num_servers: int, num_agents: int) -> native.RuleCo
             f"policy {path}: made for {policy.num_servers} servers, the scenario has {num_servers}; "
             "use a policy trained on a pool of that size"
         )
-    if policy.num_actors not in (1, num_agents):
+    if policy.central_agents not in (0, num_agents):
+        raise ValueError(
+            f"policy {path}: central, made for {policy.central_agents} load balancers, the scenario has "
+            f"{num_agents}; use a policy trained with that many balancers"
+        )
+    if not cycle_actors and policy.num_actors not in (1, num_agents):
         raise ValueError(
             f"policy {path}: has {policy.num_actors} actors, the scenario has {num_agents} "
-            "load balancers; use a policy with one actor or as many as there are balancers"
+            "load balancers; use a policy with one actor or as many as there are balancers, "
+            "or set rule.cycle_actors=true"
         )
     config = native.RuleConfig(LEARNED)
     config.policy = policy
+    config.cycle_actors = cycle_actors
     return config
 
 

@@ -40,9 +40,8 @@ def generate(packed: dict[str, Any], heading: list[str]) -> str:
     lines += ["constexpr core::PolicyView kActors[] = {"]
     lines += [f"    {_view(packed, index, actor)}," for index, actor in enumerate(packed["actors"])]
     lines += ["};", "constexpr core::PolicySet kPolicy = {"]
-    lines += [
-        f"    {packed['schema_hash']:#018x}ULL, {packed['num_servers']}, {len(packed['actors'])}, kActors}};"
-    ]
+    sizes = f"{packed.get('num_agents', 0)}, {packed['num_servers']}, {len(packed['actors'])}"
+    lines += [f"    {packed['schema_hash']:#018x}ULL, {sizes}, kActors}};"]
     lines += ["", "}  // namespace", "}  // namespace steelyard::exported", ""]
     lines += ['#include "native/core/policy_face.h"', ""]
     return "\n".join(lines)
@@ -78,5 +77,6 @@ def _layer(index: int, number: int, layer: dict[str, Any]) -> str:
 def _view(packed: dict[str, Any], index: int, actor: dict[str, Any]) -> str:
     modes = f"core::PolicyInput::{_INPUTS[packed['input']]}, core::PolicyOutput::{_OUTPUTS[packed['output']]}"
     clip = hex_float(packed["clip"])
-    sizes = f"{packed['num_servers']}, {modes}, {len(actor['layers'])}, {clip}"
+    pool = f"{packed.get('num_agents', 1)}, {packed['num_servers']}"
+    sizes = f"{pool}, {modes}, {len(actor['layers'])}, {clip}"
     return f"{{{sizes}, kMean{index}, kInvStd{index}, kLayers{index}}}"

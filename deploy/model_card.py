@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard import native
+from steelyard.agents.layout import central_bytes_per_step
 from steelyard.agents.rules import rule_names
 from steelyard.deploy import evaluation_file
 from steelyard.deploy.evaluation_file import EVALUATION_FILE, Gap, Record, Summary
@@ -46,7 +47,7 @@ def write(policy: PolicyFile, runnable: Path, target: Path, how_to: Sequence[str
         ["## Use", "", *how_to, ""],
         _training(policy.run),
         _evaluation(policy),
-        _cost(cost_ns),
+        _cost(policy, cost_ns),
         _limits(policy),
         ["## Observation", "", "```", native.observation_schema_text(policy.spec["num_servers"]), "```", ""],
     ]
@@ -100,14 +101,12 @@ def _title(policy: PolicyFile) -> str:
 
 def _what(policy: PolicyFile, runnable: Path) -> list[str]:
     spec = policy.spec
-    actors = len(spec["actors"])
-    shared = "shared by all load balancers" if actors == 1 else "one per load balancer"
     facts = [
         ("file", f"`{runnable.name}`"),
         ("policy SHA-256", f"`{policy.sha256}`"),
         ("exported by", f"steelyard {metadata.version('steelyard')}"),
         ("servers in the pool", str(spec["num_servers"])),
-        ("actors", f"{actors}, {shared}"),
+        ("actors", _actors(spec)),
         ("reads", _INPUTS[spec["input"]]),
         ("layers", "; ".join(policy.layers)),
         ("parameters per actor", f"{policy.parameters}"),
@@ -116,6 +115,18 @@ def _what(policy: PolicyFile, runnable: Path) -> list[str]:
         ("normalised observation limited to", f"+-{spec['clip']:g}"),
     ]
     return table(["", ""], facts)
+
+
+def _actors(spec: dict[str, Any]) -> str:
+    if agents := central_agents(spec):
+        return f"1, central: it decides for all {agents} load balancers at once"
+    count = len(spec["actors"])
+    return f"{count}, {'shared by all load balancers' if count == 1 else 'one per load balancer'}"
+
+
+def central_agents(spec: dict[str, Any]) -> int:
+    """Load balancers that a central policy decides for; 0 for any other. spec: of native.decode_policy."""
+    return int(spec.get("num_agents", 0))
 
 
 def _training(run: Path | None) -> list[str]:
@@ -186,13 +197,24 @@ def _own_names(policy: PolicyFile, records: Sequence[Record]) -> list[str]:
     return own or learned
 
 
-def _cost(cost_ns: float) -> list[str]:
+def _cost(policy: PolicyFile, cost_ns: float) -> list[str]:
     where = f"{_processor()}, one core, {platform.system()} {platform.machine()}"
-    return [
+    agents, servers = central_agents(policy.spec), policy.spec["num_servers"]
+    whose = f"for all {agents} load balancers" if agents else "of one load balancer"
+    lines = [
         "## Inference cost",
         "",
-        f"{cost_ns / 1000:.2f} us per decision of one load balancer (fastest of {_REPETITIONS} means over",
+        f"{cost_ns / 1000:.2f} us per decision {whose} (fastest of {_REPETITIONS} means over",
         f"{_CALLS} steps; {where}). It allocates nothing and needs neither Python nor a math library.",
+        "",
+    ]
+    if not agents:
+        return lines
+    traffic = central_bytes_per_step(agents, servers)
+    return [
+        *lines,
+        f"It exchanges {traffic} bytes per step, in training and for as long as it serves: {agents}",
+        f"observations up, {agents} x {servers} weights down, float32.",
         "",
     ]
 
@@ -215,6 +237,12 @@ def _limits(policy: PolicyFile) -> list[str]:
         "Behaviour outside the training scenario (other load, capacities or demand) is unknown unless it "
         "stands in the table above.",
     ]
+    if agents := central_agents(policy.spec):
+        limits += [
+            f"Serves exactly {agents} load balancers, in their order; hosts with another number refuse it.",
+            "Needs every balancer's observation at every step and reads zeros for one that has failed. "
+            "Cut off itself, it leaves the balancers with their last weights.",
+        ]
     if policy.spec["input"] == "flat":
         limits.append("Servers have fixed places: permuting them changes its decisions.")
     if policy.run is not None:

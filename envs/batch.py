@@ -206,6 +206,12 @@ class LoadBalanceBatch:
         """
         return self._native.episode_stats()
 
+    def remaining_time(self) -> NDArray[np.float64]:
+        """True remaining time of every server [s], all flows together, (B, N): for a trainer in the
+        simulator; no balancer sees it.
+        """
+        return self._native.remaining_time()
+
     def _run_seeds(self, seed: int | None) -> NDArray[np.uint64]:
         from steelyard import native
 

@@ -34,6 +34,7 @@ from steelyard.envs.scenario_parse import (
     table,
     to_tree,
 )
+from steelyard.envs.schema import FEATURE_FAMILIES
 from steelyard.envs.timetable import Event, load_at, times_of_change
 from steelyard.envs.toml_text import Tree, apply_override, parse_toml, write_toml
 from steelyard.envs.workload import Workload
@@ -42,6 +43,7 @@ _SCENARIOS = Path(__file__).parent / "scenarios"
 _MAX_FILE_BYTES = 16_000_000
 MAX_SERVERS = 4096
 MAX_AGENTS = 1024
+MAX_DELAY_STEPS = 1000
 _LATENCY = Number(low=0, high=10)
 
 
@@ -143,6 +145,12 @@ class Observation:
         Flag(), "reservoirs on; off, the observation holds flow counts and past actions only", True
     )
     reservoir_size: int = item(Whole(1, 128), "entries of each reservoir", 128)
+    hide: tuple[str, ...] = item(
+        Listed(Choice(FEATURE_FAMILIES), min_items=0), "families of features that agents read as 0", ()
+    )
+    delay_s: float = item(
+        Number(low=0, high=1e6), "age of what agents see, at most 1000 control.step_s", 0.0, "s"
+    )
 
 
 @dataclass(frozen=True)
@@ -190,6 +198,9 @@ class Rule:
         Number(low=0, high=999_999),
         "least_load_noise: half width of the noise, in flows; the rule's own if left out",
         None,
+    )
+    cycle_actors: bool = item(
+        Flag(), "balancer i follows actor i mod K of a policy of K actors; false: K is 1 or all", False
     )
 
 
@@ -286,6 +297,9 @@ class Scenario:
         if self.control.actuation_delay_s > self.control.step_s:
             delay, step = self.control.actuation_delay_s, self.control.step_s
             raise bad_value("control.actuation_delay_s", delay, f"at most control.step_s = {step:g}")
+        if self.observation.delay_s > MAX_DELAY_STEPS * self.control.step_s:
+            allowed = f"at most {MAX_DELAY_STEPS} control.step_s = {MAX_DELAY_STEPS * self.control.step_s:g}"
+            raise bad_value("observation.delay_s", self.observation.delay_s, allowed)
         for index, event in enumerate(self.events):
             event.check_targets(f"events.{index}", self.num_servers, self.num_agents)
             if event.kind == "arrival_scale" and self.workload.arrival.kind == "trace":

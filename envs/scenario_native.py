@@ -48,6 +48,8 @@ def cluster_config(scenario: Scenario) -> Any:
     config.flow_table_buckets, config.flow_table_ways = scenario.flow_table.buckets, scenario.flow_table.ways
     config.features = scenario.observation.features
     config.reservoir_size = scenario.observation.reservoir_size
+    config.hidden_features = list(scenario.observation.hide)
+    config.observation_delay_s = scenario.observation.delay_s
     config.step_s = scenario.control.step_s
     config.actuation_delay_s = scenario.control.actuation_delay_s
     config.horizon_s, config.warmup_s = scenario.episode.horizon_s, scenario.episode.warmup_s

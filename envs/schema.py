@@ -24,7 +24,11 @@ from dataclasses import dataclass
 
 SCHEMA_VERSION = 1
 REDUCTIONS = ("mean", "p90", "std", "dmean", "wdmean")
+MEASUREMENTS = ("n_flow_on", "flow_duration", "fct", "inter_arrival", "previous_action")
 SERVER_FEATURES = 1 + 2 * len(REDUCTIONS)
+FEATURE_FAMILIES = MEASUREMENTS + REDUCTIONS
+"""What `observation.hide` of a scenario can name: a measurement with all that is made of it, or a reduction
+of every reservoir."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,12 @@ _FAMILIES = {
         lambda d: list(d.means_s),
         lambda d: _weighted_mean(d.means_s, d.probabilities),
     ),
+    "lognormal_mixture": _Family(
+        "lognormal_mixture",
+        ("means_s", "sigmas", "probabilities"),
+        lambda d: [*d.means_s, *d.sigmas],
+        lambda d: _weighted_mean(d.means_s, d.probabilities),
+    ),
     "empirical": _Family(
         "empirical",
         ("samples_s",),
@@ -97,7 +103,12 @@ class Demand:
         Listed(_SECONDS), "values (bimodal, trimodal, kmodal, discrete)", None, "s"
     )
     means_s: tuple[float, ...] | None = item(
-        Listed(_SECONDS), "mean of each exponential type (hyperexponential)", None, "s"
+        Listed(_SECONDS), "mean of each type (hyperexponential, lognormal_mixture)", None, "s"
+    )
+    sigmas: tuple[float, ...] | None = item(
+        Listed(Number(low=0, high=10, open_low=True)),
+        "standard deviation of the logarithm of each type (lognormal_mixture)",
+        None,
     )
     probabilities: tuple[float, ...] | None = item(
         Listed(_PROBABILITY), "probability of each value or type; they sum to 1", None
@@ -128,6 +139,10 @@ class Demand:
                 f"{key}.probabilities",
                 list(probabilities),
                 f"a list of {len(values)}, one for each of {name}",
+            )
+        if self.sigmas is not None and len(self.sigmas) != len(values):
+            raise bad_value(
+                f"{key}.sigmas", list(self.sigmas), f"a list of {len(values)}, one for each of {name}"
             )
         if abs(math.fsum(probabilities) - 1) > 1e-6:
             raise bad_value(f"{key}.probabilities", list(probabilities), "a list whose sum is 1")

@@ -10,6 +10,7 @@ from scipy import stats
 from worlds import STANDARD_ERRORS, distribution, standard_error
 
 from steelyard import native
+from steelyard.envs.scenario import Scenario
 
 CASES = {
     "exponential": ([0.7], []),
@@ -19,6 +20,7 @@ CASES = {
     "pareto": ([1.5, 6.0], []),
     "discrete": ([0.1, 1.0, 7.0], [0.7, 0.25, 0.05]),
     "hyperexponential": ([0.2, 3.0], [0.9, 0.1]),
+    "lognormal_mixture": ([0.05, 0.3, 4.0, 0.1, 0.8, 0.3], [0.2, 0.7, 0.1]),
     "empirical": ([0.5, 0.5, 2.0, 9.0], []),
 }
 
@@ -40,6 +42,9 @@ def cdf(kind: str, a: list[float], b: list[float]):
             return stats.pareto(a[1], scale=a[0] * (a[1] - 1) / a[1]).cdf
         case "hyperexponential":
             return lambda x: sum(p * stats.expon(scale=mean).cdf(x) for mean, p in zip(a, b, strict=True))
+        case "lognormal_mixture":
+            types = list(zip(a[: len(b)], a[len(b) :], b, strict=True))
+            return lambda x: sum(p * cdf("lognormal", [mean, sigma], [])(x) for mean, sigma, p in types)
     raise ValueError(kind)
 
 
@@ -54,7 +59,9 @@ def test_moments(kind):
         assert abs(moment.mean() - expected) <= STANDARD_ERRORS * standard_error(moment) + 1e-12
 
 
-@pytest.mark.parametrize("kind", ["exponential", "uniform", "lognormal", "pareto", "hyperexponential"])
+@pytest.mark.parametrize(
+    "kind", ["exponential", "uniform", "lognormal", "pareto", "hyperexponential", "lognormal_mixture"]
+)
 @pytest.mark.parametrize("stream", [1, 2, 2**63])
 def test_distribution_function(kind, stream):
     a, b = CASES[kind]
@@ -114,6 +121,9 @@ BAD = [
     ("discrete", [1.0, 2.0], [1.5, -0.5], r"not in \[0, 1\]"),
     ("hyperexponential", [], [], "one probability per value"),
     ("hyperexponential", [1.0, float("inf")], [0.5, 0.5], "not allowed"),
+    ("lognormal_mixture", [1.0, 2.0, 0.5], [0.5, 0.5], "a mean_s and a sigma per probability"),
+    ("lognormal_mixture", [1.0, 2.0, 0.5, 0.0], [0.5, 0.5], "sigma = 0"),
+    ("lognormal_mixture", [1.0, 2.0, 0.5, 0.5], [0.5, 0.6], "must sum to 1"),
     ("empirical", [], [], "at least one sample"),
     ("empirical", [1.0, -1.0], [], "not allowed"),
 ]
@@ -127,6 +137,16 @@ def test_bad_parameters_are_named(kind, a, b, message):
         made.prepare("workload.stages[0].demand")
     assert str(refusal.value).startswith("workload.stages[0].demand: ")
     assert "\n" not in str(refusal.value)
+
+
+def test_elephants_are_those_of_the_thesis():
+    """Sec. 5.4.3: three lognormals of ln iterations, 20,000, 100,000 and 10,000 queries, mean 893,035."""
+    demand = Scenario.load("cluster-elephants").workload.stages[0].demand
+    iterations = [math.exp(mu + sigma**2 / 2) for mu, sigma in ((10.5, 0.1), (12, 0.8), (16, 0.3))]
+    assert demand.sigmas == (0.1, 0.8, 0.3)
+    assert demand.means_s == pytest.approx([each / 893035.051 for each in iterations], rel=1e-5)
+    assert demand.probabilities == pytest.approx([2 / 13, 10 / 13, 1 / 13])
+    assert demand.mean() == pytest.approx(1, rel=1e-5)
 
 
 def test_unknown_kind():

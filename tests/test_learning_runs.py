@@ -18,12 +18,13 @@ import torch
 from steelyard import native
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
-from steelyard.trainers import checkpoint, cli, rounds
+from steelyard.trainers import centr_lb, checkpoint, cli, rounds
 from steelyard.trainers.distr_lb import Agent, DistrLb, DistrLbTrainer
 from steelyard.trainers.replay import SequenceReplay
 from steelyard.trainers.rlb_sac import RlbSac, RlbSacTrainer
 
 SHORT = ["--set", "episode.horizon_s=10", "--set", "algo.num_envs=2", "--set", "algo.updates_per_episode=2"]
+ALGORITHMS = ["distr-lb", "rlb-sac", "centr-lb", "qmix", "vdn", "masac", "maddpg"]
 CASES = list(itertools.product(("flat", "shared", "per_server"), (False, True)))
 
 
@@ -67,6 +68,27 @@ def test_every_parameter_of_rlb_sac_has_a_gradient() -> None:
         for name, parameter in net.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max().item() > 0, name
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_every_parameter_of_centr_lb_has_a_gradient(discrete: bool) -> None:
+    scenario = Scenario.load("cluster-a-cpu", ["episode.horizon_s=15"])
+    trainer = centr_lb.CentrLbTrainer(centr_lb.CentrLb(num_envs=2, discrete=discrete), scenario, 0)
+    trainer.play([native.train_seed(9, index) for index in range(2)])
+    agent = trainer.agent
+    before = {name: p.detach().clone() for name, p in agent.actor.named_parameters()}
+    agent.update()
+    for net in (agent.actor, agent.critic):
+        for name, parameter in net.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max().item() > 0, name
+    for name, parameter in agent.actor.named_parameters():
+        assert not torch.equal(before[name], parameter), name
+    assert agent.log_alpha.grad is not None
+    assert agent.log_alpha.grad.item() != 0
+    assert sum(p.numel() for group in agent.actor.slow_and_fast() for p in group) == sum(
+        p.numel() for p in agent.actor.parameters()
+    )
 
 
 def test_an_episode_ends_by_truncation_and_its_tail_counts() -> None:
@@ -121,7 +143,7 @@ def files(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, algo: str) -> None:
     for name, seed, threads in (("a", 5, 1), ("b", 5, 2), ("c", 6, 1)):
         assert train(tmp_path / name, 4, "--algo", algo, "--seed", str(seed), "--threads", str(threads)) == 0
@@ -130,7 +152,7 @@ def test_same_seed_same_run_and_another_seed_another(tmp_path: Path, algo: str) 
     assert one["policy.bin"] != three["policy.bin"]
 
 
-@pytest.mark.parametrize("algo", ["distr-lb", "rlb-sac"])
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_resume_gives_the_same_run(tmp_path: Path, algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off after a checkpoint and some further rounds, whose rows in the logs must go."""
     from steelyard.trainers import session

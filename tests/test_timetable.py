@@ -19,6 +19,7 @@ from worlds import (
 )
 
 from steelyard import native
+from steelyard.envs.scenario import Scenario
 
 TYPED = [
     "ecmp",
@@ -307,3 +308,25 @@ def test_bad_lines_are_named(line, message):
     config = cluster([server()] * 2, 1.0, [stage("cpu", exponential())], events=[line], horizon_s=10.0)
     with pytest.raises(ValueError, match=message):
         native.World(config, rule("ecmp"), 1)
+
+
+def test_randomised_episodes_differ_and_are_seldom_overloaded():
+    """Load of an episode: work that came over what the servers could do, membership aside."""
+    scenario = Scenario.load("cluster-a-randomised")
+    loads, capacities = [], []
+    world = native.World(scenario.to_native(), scenario.to_rule("lsq"), 0)
+    for seed in range(150):
+        world.reset(seed)
+        total = 0.0
+        capacities.append(tuple(world.state()["capacity"]))
+        for second in range(60):
+            world.run_until(float(second))
+            total += sum(world.state()["capacity"])
+        loads.append(world.stats()["arrived"] / total)
+    assert len(set(capacities)) == 150
+    factors = np.array(capacities) / np.array([4] * 4 + [2] * 4)
+    assert factors.min() >= 0.4
+    assert factors.max() <= 2
+    assert np.ptp(factors, axis=1).min() > 0  # each server its own
+    assert np.mean(np.array(loads) > 0.9) < 0.05
+    assert np.quantile(loads, 0.05) < 0.5 < 0.7 < np.quantile(loads, 0.95)

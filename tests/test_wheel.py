@@ -52,6 +52,8 @@ def test_wheel_installs_and_runs_elsewhere(tmp_path: Path) -> None:
     assert "policy.h" in run(python, "-c", headers, cwd=tmp_path)
     tuned = "from steelyard.agents import rules; print(*rules.tuned_directories()[-1].glob('*.json'))"
     assert "cluster-a-cpu.sed.json" in run(python, "-c", tuned, cwd=tmp_path)
+    studies = "from steelyard.benchmarks.study import study_names; print(*study_names())"
+    assert {"leaderboard", "smoke"} <= set(run(python, "-c", studies, cwd=tmp_path).split())
     steelyard = tmp_path / "venv" / "bin" / "steelyard"
     line = "simulate --scenario moderate-2x7 --policy sed --seeds 0:2 --quiet --json out.json"
     run(steelyard, *line.split(), "--set", "episode.horizon_s=5", "--set", "episode.warmup_s=0", cwd=tmp_path)

@@ -81,6 +81,9 @@ def second_moment_s2(kind: str, a: list[float], b: list[float]) -> float:
             return scale**2 * a[1] / (a[1] - 2)
         case "hyperexponential":
             return sum(2 * p * mean**2 for mean, p in zip(a, b, strict=True))
+        case "lognormal_mixture":
+            parts = zip(a[: len(b)], a[len(b) :], b, strict=True)
+            return sum(p * mean**2 * math.exp(sigma**2) for mean, sigma, p in parts)
         case "discrete":
             return sum(p * value**2 for value, p in zip(a, b, strict=True))
         case "empirical":

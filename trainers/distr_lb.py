@@ -60,6 +60,7 @@ from steelyard.trainers.rounds import (
     learn,
     play,
     require,
+    shaped,
 )
 
 
@@ -236,8 +237,7 @@ class Agent:
 
     def _shaped(self, reward: torch.Tensor) -> torch.Tensor:
         """(L+1, B) rewards, the first one from the step before the chunk -> (L, B) scaled and shaped."""
-        scaled, k = self.scale(reward), self.config.shaping
-        return scaled[1:] + k * (self.config.gamma * scaled[1:] - scaled[:-1])
+        return shaped(self.scale(reward), self.config.gamma, self.config.shaping)
 
     def _continuous(
         self, obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor, head: torch.Tensor

@@ -111,7 +111,8 @@ def member_rule(
         return rule
     if member.source in rules.rule_names():
         return scenario.to_rule(member.source)
-    return rules.policy_config(member.source, scenario.num_servers, scenario.num_agents)
+    size = (scenario.num_servers, scenario.num_agents)
+    return rules.policy_config(member.source, *size, cycle_actors=scenario.rule.cycle_actors)
 
 
 def _cells(study: Study, on_progress: OnProgress) -> Iterator[Cell]:

@@ -109,17 +109,29 @@ class RewardScale:
         return (reward - self.mean) / math.sqrt(max(self.variance, 1e-12))
 
 
+def shaped(reward: torch.Tensor, gamma: float, k: float) -> torch.Tensor:
+    """r_t + k (gamma r_t - r_{t-1}), potential-based (Ng, Harada, Russell 1999): rewards (L+1, ..), the first
+    one from the step before -> (L, ..).
+    """
+    return reward[1:] + k * (gamma * reward[1:] - reward[:-1])
+
+
 def check_game(config: GameConfig, scenario: Scenario) -> None:
     """UserError for a reward or measure that does not exist."""
     check_reward(config.reward or scenario.reward.kind, config.measure or scenario.reward.measure)
 
 
 def play(
-    scenario: Scenario, seeds: Sequence[int], act: Callable[[torch.Tensor], torch.Tensor], config: GameConfig
+    scenario: Scenario,
+    seeds: Sequence[int],
+    act: Callable[[torch.Tensor], torch.Tensor],
+    config: GameConfig,
+    watch: Callable[[LoadBalanceBatch], torch.Tensor] | None = None,
 ) -> tuple[Round, dict[str, torch.Tensor]]:
     """One episode per seed side by side. act: obs (B, M, obs_dim) -> actions (B, M, N).
 
-    The records, and obs (B, T+1, M, obs_dim), action (B, T, M, N), reward (B, T, M). UserError if any is NaN.
+    The records, and obs (B, T+1, M, obs_dim), action (B, T, M, N), reward (B, T, M); with `watch`, what it
+    saw, (B, ..), as world (B, T+1, ..). UserError if any is NaN.
     """
     batch = LoadBalanceBatch(
         scenario,
@@ -131,6 +143,8 @@ def play(
     )
     obs = torch.from_numpy(batch.reset(seeds=seeds).copy())
     tape: dict[str, list[torch.Tensor]] = {"obs": [obs], "action": [], "reward": []}
+    if watch is not None:
+        tape["world"] = [watch(batch)]
     over = False
     while not over:
         action = act(obs)
@@ -138,6 +152,8 @@ def play(
         obs, over = torch.from_numpy(seen.copy()), bool(truncated.all())
         for name, value in (("obs", obs), ("action", action), ("reward", torch.from_numpy(reward.copy()))):
             tape[name].append(value)
+        if watch is not None:
+            tape["world"].append(watch(batch))
     joint = {name: torch.stack(parts, 1) for name, parts in tape.items()}
     check_finite(joint)
     value = torch.tensor(DISCRETE_ACTIONS)[joint["action"]] if config.discrete else joint["action"]

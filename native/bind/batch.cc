@@ -111,6 +111,14 @@ py::dict episode_stats(Batch& batch) {
   return d;
 }
 
+py::array_t<double> remaining_time(Batch& batch) {
+  const py::ssize_t n = batch.worlds.num_servers();
+  py::array_t<double> out({static_cast<py::ssize_t>(batch.worlds.num_envs()), n});
+  for (int i = 0; i < batch.worlds.num_envs(); ++i)
+    batch.worlds.world(i).remaining_time(-1, out.mutable_data(i, 0));
+  return out;
+}
+
 }  // namespace
 
 void bind_batch(py::module_& module) {
@@ -127,6 +135,7 @@ void bind_batch(py::module_& module) {
       .def("step", &step, py::arg("actions"), py::arg("active") = py::none(),
            "actions: (B, M, N) float32; active: (B,) bool, worlds with False stay as they are.")
       .def("episode_stats", &episode_stats)
+      .def("remaining_time", &remaining_time, "(B, N) true remaining time [s] per server, of all flows.")
       .def_property_readonly("num_envs", [](const Batch& self) { return self.worlds.num_envs(); })
       .def_property_readonly("num_agents", [](const Batch& self) { return self.worlds.num_agents(); })
       .def_property_readonly("num_servers", [](const Batch& self) { return self.worlds.num_servers(); });

@@ -44,6 +44,8 @@ py::dict stats_dict(const sim::EpisodeStats& s) {
   d["overprovision_mean"] = s.overprovision_mean;
   d["untracked"] = s.untracked;
   d["arrived"] = s.arrived;
+  d["messages"] = s.messages;
+  d["messages_per_flow"] = static_cast<double>(s.messages) / static_cast<double>(s.arrived);
   d["events"] = s.events;
   return d;
 }
@@ -151,6 +153,27 @@ py::array_t<double> remaining_time(const ClusterWorld& world, int agent) {
   return out;
 }
 
+py::array_t<double> place_until(ClusterWorld& world, double t_s) {
+  if (!(nanos(t_s) >= world.now())) throw py::value_error("t_s: " + std::to_string(t_s) + " is in the past");
+  py::array_t<double> out(
+      {static_cast<py::ssize_t>(world.num_balancers()), static_cast<py::ssize_t>(world.num_servers())});
+  world.place_until(nanos(t_s), out.mutable_data());
+  return out;
+}
+
+void set_weights(ClusterWorld& world, int agent, const std::vector<double>& weights) {
+  if (agent < 0 || agent >= world.num_balancers())
+    throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
+  if (static_cast<int>(weights.size()) != world.num_servers())
+    throw py::value_error("weights: needs shape (" + std::to_string(world.num_servers()) + ",)");
+  for (const double weight : weights) {
+    if (!(weight > 0 && weight <= core::kMaxWeight))
+      throw py::value_error("weights: " + std::to_string(weight) +
+                            " is not allowed; use numbers above 0, at most 65535");
+  }
+  world.set_weights(agent, weights);
+}
+
 py::dict state(const ClusterWorld& world) {
   py::dict d;
   d["in_system"] = world.in_system();
@@ -214,6 +237,11 @@ void bind_cluster(py::module_& module) {
       .def("act", &act, py::arg("agent"), py::arg("action"), "action: (N,) float32 in [-1, 1].")
       .def("remaining_time", &remaining_time, py::arg("agent") = -1,
            "(N,) true remaining time [s] per server; of one agent's flows, or all (-1).")
+      .def("place_until", &place_until, py::arg("t_s"),
+           "As run_until; (M, N) remaining time [s] that each agent's new flows bring to each server, before "
+           "service.")
+      .def("set_weights", &set_weights, py::arg("agent"), py::arg("weights"),
+           "weights: (N,), in force until the rule or an action sets others.")
       .def("reward", &payoff, py::arg("kind"), py::arg("measure") = "durations", "(M,) float32.")
       .def("state", &state)
       .def("clone", [](const ClusterWorld& self) { return std::make_unique<ClusterWorld>(self); })
@@ -223,8 +251,7 @@ void bind_cluster(py::module_& module) {
           "stats",
           [](const ClusterWorld& self, const std::string& word) {
             sim::EpisodeStats stats = self.metrics().summarise(bind::convention_of(word));
-            stats.untracked = self.untracked();
-            stats.arrived = self.arrived();
+            self.add_counts(stats);
             return bind::stats_dict(stats);
           },
           py::arg("convention") = "uncensored", "Of the flows that are done so far; the keys of simulate.")

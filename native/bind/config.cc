@@ -29,11 +29,12 @@ constexpr Words<EventKind, 7> kEvents{{{"speed", EventKind::kSpeed},
                                        {"balancer_fail", EventKind::kBalancerFail},
                                        {"balancer_recover", EventKind::kBalancerRecover},
                                        {"arrival_scale", EventKind::kArrivalScale}}};
-constexpr Words<DistributionKind, 9> kDistributions{
+constexpr Words<DistributionKind, 10> kDistributions{
     {{"exponential", DistributionKind::kExponential},
      {"deterministic", DistributionKind::kDeterministic},
      {"uniform", DistributionKind::kUniform},
      {"lognormal", DistributionKind::kLognormal},
+     {"lognormal_mixture", DistributionKind::kLognormalMixture},
      {"pareto", DistributionKind::kPareto},
      {"discrete", DistributionKind::kDiscrete},
      {"hyperexponential", DistributionKind::kHyperexponential},
@@ -143,6 +144,8 @@ void bind_config(py::module_& module) {
       .def_readwrite("flow_table_ways", &ClusterConfig::flow_table_ways)
       .def_readwrite("features", &ClusterConfig::features)
       .def_readwrite("reservoir_size", &ClusterConfig::reservoir_size)
+      .def_readwrite("hidden_features", &ClusterConfig::hidden_features)
+      .def_readwrite("observation_delay_s", &ClusterConfig::observation_delay_s)
       .def_readwrite("step_s", &ClusterConfig::step_s)
       .def_readwrite("actuation_delay_s", &ClusterConfig::actuation_delay_s)
       .def_readwrite("horizon_s", &ClusterConfig::horizon_s)

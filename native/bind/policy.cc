@@ -37,8 +37,9 @@ PolicyHandle open_policy(const py::object& source, int num_agents) {
     handle.loaded = core::load_policy_file(path, &error);
   }
   if (!handle.loaded) throw py::value_error(error);
-  handle.hosted =
-      core::HostedPolicy(handle.loaded, num_agents == 0 ? handle.loaded->num_actors() : num_agents);
+  const core::LoadedPolicy& policy = *handle.loaded;
+  const int made_for = policy.central() ? policy.central_agents() : policy.num_actors();
+  handle.hosted = core::HostedPolicy(handle.loaded, num_agents == 0 ? made_for : num_agents);
   return handle;
 }
 
@@ -56,7 +57,7 @@ py::array_t<float> infer(PolicyHandle& policy, int agent, const py::array& obs) 
     throw py::value_error("obs has shape " + shape_text({values.size()}) + "; expected " +
                           shape_text({size}));
   }
-  py::array_t<float> action(policy.loaded->num_servers());
+  py::array_t<float> action(static_cast<py::ssize_t>(policy.loaded->action_size()));
   if (policy.hosted.act(agent, values.data(), action.mutable_data())) return action;
   throw py::value_error("obs or the policy's result is not finite; NaN and infinity are refused");
 }
@@ -65,7 +66,7 @@ py::array_t<float> infer(PolicyHandle& policy, int agent, const py::array& obs) 
 double infer_ns(PolicyHandle& policy, int calls) {
   if (calls < 1) throw py::value_error("calls is " + std::to_string(calls) + "; must be at least 1");
   const std::vector<float> obs(policy.loaded->obs_size(), 0.5F);
-  std::vector<float> action(static_cast<size_t>(policy.loaded->num_servers()));
+  std::vector<float> action(policy.loaded->action_size());
   const auto begin = std::chrono::steady_clock::now();
   bool finite = true;
   for (int i = 0; i < calls; ++i) finite &= policy.hosted.act(0, obs.data(), action.data());
@@ -84,26 +85,35 @@ void bind_class(py::module_& module) {
       module, "Policy",
       "A policy under native inference: from a blob's bytes, or from the path of a blob or of a compiled "
       "policy\n"
-      "(.so, which is code: load only what you built). num_agents: how many agents keep a state; by default "
-      "one per\n"
-      "actor. Raises ValueError (one line) for a file that is corrupt, truncated or made for another schema.")
+      "(.so, which is code: load only what you built). num_agents: of the game that it plays; by default one "
+      "per\n"
+      "actor, or those of a central policy, which is one agent for all of them and keeps one state. Raises "
+      "ValueError (one line) for a file that is corrupt, truncated or made for another schema.")
       .def(py::init(&open_policy), py::arg("source"), py::kw_only(), py::arg("num_agents") = 0)
       .def_property_readonly("num_servers",
                              [](const PolicyHandle& self) { return self.loaded->num_servers(); })
       .def_property_readonly("num_actors", [](const PolicyHandle& self) { return self.loaded->num_actors(); })
-      .def_property_readonly("num_agents", [](const PolicyHandle& self) { return self.hosted.num_agents(); })
+      .def_property_readonly(
+          "num_agents", [](const PolicyHandle& self) { return self.hosted.num_agents(); },
+          "How many keep a state: one per balancer, 1 if central.")
+      .def_property_readonly(
+          "central_agents", [](const PolicyHandle& self) { return self.loaded->central_agents(); },
+          "Balancers that a central policy decides for at once; 0 if every balancer is its own agent.")
       .def_property_readonly("schema_hash",
                              [](const PolicyHandle& self) { return self.loaded->schema_hash(); })
       .def_property_readonly("obs_size", [](const PolicyHandle& self) { return self.loaded->obs_size(); })
+      .def_property_readonly("action_size",
+                             [](const PolicyHandle& self) { return self.loaded->action_size(); })
       .def_property_readonly("state", &state_of,
                              "Copy of the recurrent states, (num_agents, state_size) float32.")
       .def(
           "reset", [](PolicyHandle& self) { self.hosted.reset(); },
           "Zero every agent's state: a new episode.")
       .def("infer", &infer, py::arg("agent"), py::arg("obs"),
-           "One step of an agent: obs (obs_size,) float32 -> action (num_servers,) float32 in [-1, 1]; a "
+           "One step of an agent: obs (obs_size,) float32 -> action (action_size,) float32 in [-1, 1]; a "
            "server's\n"
-           "weight is 2^(2a). Raises ValueError for another shape or dtype and for NaN or infinity; the "
+           "weight is 2^(2a). Of a central policy both are the balancers' end to end, and agent is 0. Raises "
+           "ValueError for another shape or dtype and for NaN or infinity; the "
            "state is\n"
            "then as it was.")
       .def("infer_ns", &infer_ns, py::arg("calls") = 10000,

@@ -30,6 +30,7 @@ using core::PolicySpec;
 using core::PolicyView;
 
 // The words of the spec, in the order of the enums.
+const std::vector<std::string> kScopes = {"per_agent", "central"};
 const std::vector<std::string> kInputs = {"flat", "per_server"};
 const std::vector<std::string> kOutputs = {"tanh", "clip", "discrete3"};
 const std::vector<std::string> kKinds = {"dense", "gru"};
@@ -156,9 +157,8 @@ py::list list_of(const Table& table, const std::string& key) {
   return py::list(object);
 }
 
-ActorSpec actor_from(const py::handle& object, const std::string& name, uint32_t num_servers) {
+ActorSpec actor_from(const py::handle& object, const std::string& name, py::ssize_t size) {
   const Table table(object, name, {"mean", "inv_std", "layers"});
-  const py::ssize_t size = core::observation_size(static_cast<int>(num_servers));
   ActorSpec actor;
   actor.mean = values_of(table, "mean", {size});
   actor.inv_std = values_of(table, "inv_std", {size});
@@ -169,8 +169,24 @@ ActorSpec actor_from(const py::handle& object, const std::string& name, uint32_t
   return actor;
 }
 
+// Balancers of a central policy; 0 for any other.
+uint32_t central_agents_of(const Table& table) {
+  if (!table.has("scope") || word_index("scope", py::str(table.at("scope")), kScopes) == 0) {
+    if (table.has("num_agents"))
+      throw py::value_error("policy.num_agents is given; only a central scope has it");
+    return 0;
+  }
+  if (!table.has("num_agents"))
+    throw py::value_error("policy misses the key 'num_agents' of a central scope");
+  const auto agents = table.number<uint32_t>("num_agents");
+  const std::string error = core::check_range("num_agents", agents, 1, core::kMaxPolicyActors);
+  if (!error.empty()) throw py::value_error(error);
+  return agents;
+}
+
 PolicySpec spec_from(const py::dict& dict) {
-  const Table table(dict, "policy", {"num_servers", "input", "output", "clip", "actors"}, {"schema_hash"});
+  const Table table(dict, "policy", {"num_servers", "input", "output", "clip", "actors"},
+                    {"schema_hash", "scope", "num_agents"});
   PolicySpec spec;
   spec.num_servers = table.number<uint32_t>("num_servers");
   std::string error = core::check_range("num_servers", spec.num_servers, 1, core::kMaxPolicyServers);
@@ -178,12 +194,14 @@ PolicySpec spec_from(const py::dict& dict) {
   spec.schema_hash = table.has("schema_hash")
                          ? table.number<uint64_t>("schema_hash")
                          : core::observation_schema_hash(static_cast<int>(spec.num_servers));
+  spec.central_agents = central_agents_of(table);
   spec.input = parse_word<PolicyInput>("input", table.at("input"), kInputs);
   spec.output = parse_word<PolicyOutput>("output", table.at("output"), kOutputs);
   spec.clip = table.number<float>("clip");
   const py::list actors = list_of(table, "actors");
+  const auto size = static_cast<py::ssize_t>(core::observed_size(core::header_of(spec)));
   for (size_t a = 0; a < actors.size(); ++a) {
-    spec.actors.push_back(actor_from(actors[a], "actors[" + std::to_string(a) + "]", spec.num_servers));
+    spec.actors.push_back(actor_from(actors[a], "actors[" + std::to_string(a) + "]", size));
   }
   return spec;
 }
@@ -228,6 +246,8 @@ template <typename Policy>
 py::dict header_dict(const Policy& policy, PolicyInput input, PolicyOutput output, float clip) {
   py::dict dict;
   dict["schema_hash"] = policy.schema_hash;
+  dict["scope"] = kScopes[policy.central_agents > 0 ? 1 : 0];
+  if (policy.central_agents > 0) dict["num_agents"] = policy.central_agents;
   dict["num_servers"] = policy.num_servers;
   dict["input"] = word_of(input, kInputs);
   dict["output"] = word_of(output, kOutputs);
@@ -237,7 +257,7 @@ py::dict header_dict(const Policy& policy, PolicyInput input, PolicyOutput outpu
 
 py::dict decode_policy(const py::bytes& blob) {
   const PolicySpec spec = decoded(blob);
-  const py::ssize_t size = core::observation_size(static_cast<int>(spec.num_servers));
+  const auto size = static_cast<py::ssize_t>(core::observed_size(core::header_of(spec)));
   py::list actors;
   for (const ActorSpec& actor : spec.actors) {
     py::list layers;
@@ -278,7 +298,7 @@ py::dict pack_policy(const py::bytes& blob) {
   const PackedPolicy packed(decoded(blob));
   const PolicySet& set = packed.set();
   const PolicyView& first = set.actors[0];
-  const py::ssize_t size = core::observation_size(static_cast<int>(set.num_servers));
+  const auto size = static_cast<py::ssize_t>(core::policy_obs_size(first));
   py::list actors;
   for (uint32_t a = 0; a < set.num_actors; ++a) {
     const PolicyView& actor = set.actors[a];
@@ -337,6 +357,9 @@ void bind_policy_spec(py::module_& module) {
   module.def(
       "encode_policy", &encode_policy, py::arg("spec"),
       "Policy file (bytes) of a spec {num_servers, input, output, clip, actors: [{mean, inv_std, layers}]}.\n"
+      "scope (optional): 'per_agent', or 'central' with num_agents = M and one flat actor, whose "
+      "observation\n"
+      "is (M (12 N + 5),) and whose outputs are those of M balancers, end to end.\n"
       "Layers are {kind: 'dense', weight (out, in), bias (out,), activation} or {kind: 'gru', weight_ih,\n"
       "weight_hh, bias_ih, bias_hh} as in torch.nn.GRU; all arrays float32. Raises ValueError naming the\n"
       "layer and the expected shape.");

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "native/bind/policy.h"
+#include "native/core/feature_families.h"
 #include "native/core/rng.h"
 #include "native/core/rule.h"
 #include "native/core/schema.h"
@@ -79,6 +80,9 @@ void bind_rules(py::module_& module) {
   module.def("observation_size", &core::observation_size, py::arg("num_servers"));
   module.def("observation_schema_text", &core::observation_schema_text, py::arg("num_servers"));
   module.def("observation_schema_hash", &core::observation_schema_hash, py::arg("num_servers"));
+  module.def("feature_families", [] {
+    return std::vector<std::string>(core::kFeatureFamilies.begin(), core::kFeatureFamilies.end());
+  });
   module.def("weight_of_action", &core::weight_of_action, py::arg("action"), "2^(2 a), a in [-1, 1].");
   module.def("train_seed", &train_seed, py::arg("run_seed"), py::arg("episode"),
              "A seed with the top bit set: disjoint from evaluation seeds.");
@@ -102,6 +106,11 @@ void bind_rules(py::module_& module) {
       .def_readwrite("weights", &core::RuleConfig::weights)
       .def_readwrite("interval_s", &core::RuleConfig::interval_s)
       .def_readwrite("noise", &core::RuleConfig::noise)
+      .def_readwrite("cycle_actors", &core::RuleConfig::cycle_actors)
+      .def_readwrite("decay_s", &core::RuleConfig::decay_s)
+      .def_readwrite("probes", &core::RuleConfig::probes)
+      .def_readwrite("probe_age_s", &core::RuleConfig::probe_age_s)
+      .def_readwrite("rif_quantile", &core::RuleConfig::rif_quantile)
       .def_property(
           "policy", [](const core::RuleConfig& self) { return self.policy != nullptr; },
           [](core::RuleConfig& self, const bind::PolicyHandle& handle) { self.policy = handle.loaded; },

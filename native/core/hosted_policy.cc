@@ -20,6 +20,7 @@ namespace steelyard::core {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
+constexpr uint32_t kOldestAbi = 1;  // that is still read
 
 class BlobPolicy final : public LoadedPolicy {
  public:
@@ -36,7 +37,8 @@ class BlobPolicy final : public LoadedPolicy {
     return {set.schema_hash,
             servers,
             static_cast<int>(set.num_actors),
-            static_cast<size_t>(observation_size(servers)),
+            static_cast<int>(set.central_agents),
+            policy_obs_size(set.actors[0]),
             policy_state_size(set.actors[0]),
             policy_scratch_size(set.actors[0])};
   }
@@ -44,17 +46,23 @@ class BlobPolicy final : public LoadedPolicy {
   std::unique_ptr<PackedPolicy> packed_;
 };
 
-// The functions of policy_c.h, found in a shared object.
+// The functions of policy_c.h, found in a shared object. Of ABI 1, which has no central policies, the one
+// that it lacks is null.
 struct CFace {
   decltype(&steelyard_policy_abi) abi;
   decltype(&steelyard_policy_schema_hash) schema_hash;
   decltype(&steelyard_policy_num_servers) num_servers;
   decltype(&steelyard_policy_num_actors) num_actors;
+  decltype(&steelyard_policy_central_agents) central_agents;
   decltype(&steelyard_policy_obs_size) obs_size;
   decltype(&steelyard_policy_state_size) state_size;
   decltype(&steelyard_policy_scratch_size) scratch_size;
   decltype(&steelyard_policy_infer) infer;
 };
+
+uint32_t central_agents_of(const CFace& face) {
+  return face.central_agents == nullptr ? 0 : face.central_agents();
+}
 
 struct CloseLibrary {
   void operator()(void* library) const { dlclose(library); }
@@ -75,6 +83,7 @@ class CompiledPolicy final : public LoadedPolicy {
     return {face.schema_hash(),
             static_cast<int>(face.num_servers()),
             static_cast<int>(face.num_actors()),
+            static_cast<int>(central_agents_of(face)),
             face.obs_size(),
             face.state_size(),
             face.scratch_size()};
@@ -149,7 +158,15 @@ bool find(void* library, const char* name, Function* function, std::string* erro
 }
 
 bool find_face(void* library, CFace* face, std::string* error) {
-  return find(library, "steelyard_policy_abi", &face->abi, error) &&
+  if (!find(library, "steelyard_policy_abi", &face->abi, error)) return false;
+  const uint32_t abi = face->abi();
+  if (abi < kOldestAbi || abi > STEELYARD_POLICY_ABI) {
+    *error = "compiled policy has ABI " + std::to_string(abi) + "; this build has " +
+             std::to_string(STEELYARD_POLICY_ABI);
+    return false;
+  }
+  face->central_agents = nullptr;
+  return (abi == 1 || find(library, "steelyard_policy_central_agents", &face->central_agents, error)) &&
          find(library, "steelyard_policy_schema_hash", &face->schema_hash, error) &&
          find(library, "steelyard_policy_num_servers", &face->num_servers, error) &&
          find(library, "steelyard_policy_num_actors", &face->num_actors, error) &&
@@ -162,21 +179,17 @@ bool find_face(void* library, CFace* face, std::string* error) {
 // What a blob's reader checks of its header, for a compiled policy. The kernel inside it is the one it was
 // built with, so a change of the schema shows here.
 std::string check_face(const CFace& face) {
-  if (face.abi() != STEELYARD_POLICY_ABI) {
-    return "compiled policy has ABI " + std::to_string(face.abi()) + "; this build has " +
-           std::to_string(STEELYARD_POLICY_ABI);
-  }
   PolicyHeader header;
   header.schema_hash = face.schema_hash();
   header.num_servers = face.num_servers();
   header.num_actors = face.num_actors();
+  header.central_agents = central_agents_of(face);
   header.num_layers = 1;
   header.clip = 1;
   std::string error = check_header(header);
-  const int servers = static_cast<int>(face.num_servers());
-  if (error.empty() && face.obs_size() != static_cast<size_t>(observation_size(servers))) {
+  if (error.empty() && face.obs_size() != observed_size(header)) {
     error = "compiled policy reads " + std::to_string(face.obs_size()) + " features; this build gives " +
-            std::to_string(observation_size(servers));
+            std::to_string(observed_size(header));
   }
   return error;
 }
@@ -236,35 +249,40 @@ std::shared_ptr<const LoadedPolicy> load_policy_file(const std::string& path, st
 }
 
 std::string check_policy_fits(const LoadedPolicy& policy, uint64_t schema_hash, int num_servers,
-                              int num_agents) {
+                              int num_balancers, bool cycle) {
   if (policy.num_servers() != num_servers) {
     return "policy is for " + std::to_string(policy.num_servers()) + " servers; this pool has " +
            std::to_string(num_servers);
   }
-  if (policy.num_actors() != 1 && policy.num_actors() != num_agents) {
+  if (policy.central() && policy.central_agents() != num_balancers) {
+    return "policy is central, for " + std::to_string(policy.central_agents()) +
+           " load balancers; this pool has " + std::to_string(num_balancers);
+  }
+  if (!cycle && policy.num_actors() != 1 && policy.num_actors() != num_balancers) {
     return "policy has " + std::to_string(policy.num_actors()) + " actors; needs 1 or " +
-           std::to_string(num_agents) + ", one per load balancer";
+           std::to_string(num_balancers) + ", one per load balancer";
   }
   if (policy.schema_hash() != schema_hash) return "policy has another observation schema than this host";
   return "";
 }
 
-HostedPolicy::HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_agents)
-    : policy_(std::move(policy)), num_agents_(num_agents) {
+HostedPolicy::HostedPolicy(std::shared_ptr<const LoadedPolicy> policy, int num_balancers, bool cycle)
+    : policy_(std::move(policy)), num_agents_(num_balancers) {
   if (!policy_) throw std::invalid_argument("policy is missing");
   const std::string error =
-      num_agents < 1
-          ? "num_agents is " + std::to_string(num_agents) + "; must be at least 1"
-          : check_policy_fits(*policy_, policy_->schema_hash(), policy_->num_servers(), num_agents);
+      num_balancers < 1
+          ? "num_agents is " + std::to_string(num_balancers) + "; must be at least 1"
+          : check_policy_fits(*policy_, policy_->schema_hash(), policy_->num_servers(), num_balancers, cycle);
   if (!error.empty()) throw std::invalid_argument(error);
-  state_.resize(policy_->state_size() * static_cast<size_t>(num_agents));
+  if (policy_->central()) num_agents_ = 1;
+  state_.resize(policy_->state_size() * static_cast<size_t>(num_agents_));
   scratch_.resize(policy_->scratch_size());
 }
 
 bool HostedPolicy::act(int agent, const float* obs, float* action_out) {
   if (agent < 0 || agent >= num_agents_) return false;
   float* state = state_.data() + policy_->state_size() * static_cast<size_t>(agent);
-  const int actor = policy_->num_actors() == 1 ? 0 : agent;
+  const int actor = agent % policy_->num_actors();
   return policy_->infer(actor, obs, state, scratch_.data(), action_out);
 }
 

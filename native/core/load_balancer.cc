@@ -1,5 +1,6 @@
 #include "native/core/load_balancer.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "native/core/rng.h"
@@ -8,8 +9,9 @@ namespace steelyard::core {
 namespace {
 
 constexpr uint64_t kChoiceSalt =
-    0x5bd1e9955bd1e995ULL;            // the choice must not reuse the edge router's hash bits
-constexpr uint32_t kScoreUnit = 256;  // predicted and noisy loads carry 8 fractional bits
+    0x5bd1e9955bd1e995ULL;                        // the choice must not reuse the edge router's hash bits
+constexpr uint64_t kProbeSalt = 0x70726f6265ULL;  // nor probes those of the choice
+constexpr uint32_t kScoreUnit = 256;              // predicted and noisy loads carry 8 fractional bits
 constexpr float kSecondsPerNs = 1e-9f;
 
 float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsPerNs; }
@@ -18,6 +20,7 @@ float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsP
 
 LoadBalancer::LoadBalancer(const BalancerConfig& config, const RuleConfig& rule)
     : config_(config),
+      keeps_samples_(config.features || rule.traits->score == Score::kPeakEwma),
       rule_(rule),
       table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate) {
   const int n = config.num_servers;
@@ -60,6 +63,11 @@ void LoadBalancer::restart(uint64_t stream) {
   untracked_ = 0;
   hlb_ = HlbFilter(n);
   charon_ = CharonScores(n);
+  schedule_ = LeastRequestSchedule(n, stream);
+  peak_ewma_ = PeakEwma(n, rule_.decay_s);
+  c3_ = C3Scores(n, config_.num_load_balancers);
+  const TimeNs age = static_cast<TimeNs>(rule_.probe_age_s * kNanosPerSecond);
+  pool_ = ProbePool({.rif_quantile = rule_.rif_quantile, .probes = rule_.probes, .age = age}, stream);
   refresh_tables();
 }
 
@@ -116,8 +124,60 @@ inline ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const u
 ServerId LoadBalancer::choose(uint64_t hash, TimeNs now, const uint32_t* global_load) {
   if (members_.empty()) return kNoServer;
   const uint64_t word = mix64(hash ^ kChoiceSalt);
-  return rule_.traits->score == Score::kRandom ? choose_by_hash(word)
+  return rule_.traits->score >= Score::kRandom ? choose_otherwise(word, now)
                                                : choose_by_score(word, now, global_load);
+}
+
+ServerId LoadBalancer::choose_otherwise(uint64_t word, TimeNs now) {
+  switch (rule_.traits->score) {
+    case Score::kLeastRequest:
+      return schedule_.equal() ? better_of_two(members_, flows_on_.data(), weight_.data(), word)
+                               : schedule_.pick(members_, weight_.data(), flows_on_.data());
+    case Score::kPeakEwma:
+      return choose_by_peak_ewma(word, now);
+    case Score::kC3:
+      return choose_by_c3(word);
+    case Score::kProbed:
+      return choose_by_probes(word, now);
+    default:
+      return choose_by_hash(word);
+  }
+}
+
+ServerId LoadBalancer::choose_by_peak_ewma(uint64_t word, TimeNs now) {
+  if (members_.size() == 1) return members_[0];
+  const Pair pair = two_below(word, static_cast<uint32_t>(members_.size()));
+  const ServerId a = members_[pair.first], b = members_[pair.second];
+  const float cost_a = peak_ewma_.cost(a, flows_on_[a], now), cost_b = peak_ewma_.cost(b, flows_on_[b], now);
+  return cost_b < cost_a ? b : a;
+}
+
+// Ties as in argmin_expected_delay.
+ServerId LoadBalancer::choose_by_c3(uint64_t word) const {
+  const size_t n = members_.size();
+  size_t at = below(word, static_cast<uint32_t>(n));
+  ServerId best = members_[at];
+  float best_score = c3_.score(best, flows_on_[best]);
+  for (size_t left = n - 1; left > 0; --left) {
+    at = at + 1 == n ? 0 : at + 1;
+    const float score = c3_.score(members_[at], flows_on_[members_[at]]);
+    if (score >= best_score) continue;
+    best = members_[at];
+    best_score = score;
+  }
+  return best;
+}
+
+ServerId LoadBalancer::choose_by_probes(uint64_t word, TimeNs now) {
+  const ServerId chosen = pool_.choose(now);
+  const ServerId server =
+      chosen == kNoServer ? members_[below(word, static_cast<uint32_t>(members_.size()))] : chosen;
+  pool_.settle(server);
+  return server;
+}
+
+int LoadBalancer::probe_targets(uint64_t hash, ServerId* out) const {
+  return pool_.targets(members_, mix64(hash ^ kProbeSalt), out);
 }
 
 ServerId LoadBalancer::open(uint64_t hash, ServerId server, TimeNs now) {
@@ -147,11 +207,13 @@ void LoadBalancer::close(uint64_t hash, bool completed, TimeNs now) {
   const TimeNs opened = entry->opened;
   --flows_on_[server];
   table_.close(hash, entry);
-  if (config_.features && completed) add_completion(server, opened, now);
+  if (keeps_samples_ && completed) add_completion(server, opened, now);
 }
 
 void LoadBalancer::add_completion(ServerId server, TimeNs opened, TimeNs now) {
   const float duration_s = seconds(now - opened);
+  if (rule_.traits->score == Score::kPeakEwma) peak_ewma_.observe(server, duration_s, now);
+  if (!config_.features) return;
   duration_[server].add(now, duration_s);
   completion_[server].add(now, duration_s);
 }
@@ -161,42 +223,58 @@ void LoadBalancer::learn_load(ServerId server, uint32_t load, TimeNs now) {
   charon_.learnt(server, static_cast<float>(load), mean_fct_s, now);
 }
 
+void LoadBalancer::learn_reply(uint64_t hash, uint32_t queue, float service_s, TimeNs now) {
+  const FlowEntry* entry = table_.find(hash);
+  if (entry == nullptr) return;
+  c3_.learnt(entry->server, seconds(now - entry->opened), service_s, static_cast<float>(queue));
+}
+
+void LoadBalancer::learn_probe(ServerId server, uint32_t rif, float latency_s, TimeNs now) {
+  if (std::find(members_.begin(), members_.end(), server) == members_.end()) return;  // it left meanwhile
+  pool_.add(server, rif, latency_s, static_cast<int>(members_.size()), now);
+}
+
 void LoadBalancer::set_members(std::span<const ServerId> members) {
   members_.assign(members.begin(), members.end());
+  pool_.keep(members);
   refresh_tables();
 }
 
 void LoadBalancer::refresh_tables() {
   if (members_.empty()) return;
   const Sampling sampling = rule_.traits->sampling;
+  if (rule_.traits->score == Score::kLeastRequest)
+    schedule_.build(members_, weight_.data(), flows_on_.data());
   if (sampling == Sampling::kMaglev) maglev_.build(members_);
   if (sampling == Sampling::kWeightedHash || sampling == Sampling::kTwoWeighted) {
     alias_.build(members_, weight_.data());
   }
 }
 
-void LoadBalancer::probe(TimeNs now, const uint32_t* probed_load) {
-  if (now < next_refresh_) return;
+int LoadBalancer::probe(TimeNs now, const uint32_t* probed_load) {
+  if (now < next_refresh_) return 0;
   next_refresh_ = now + static_cast<TimeNs>(rule_.interval_s * kNanosPerSecond);
   const bool predicted = rule_.traits->score == Score::kPredicted;
-  if (!predicted && probed_load == nullptr) return;
+  if (!predicted && probed_load == nullptr) return 0;
   for (const ServerId j : members_) {
     const float load = predicted ? charon_.predicted(j, now) : static_cast<float>(probed_load[j]);
     const float weight = static_cast<float>(configured_[j]) / static_cast<float>(kUnitWeight);
     weight_[j] = weight_to_q16(weight / (load + 1.0f));
   }
   refresh_tables();
+  return predicted ? 0 : static_cast<int>(members_.size());
 }
 
-void LoadBalancer::tick(TimeNs now, const uint32_t* probed_load) {
-  if (rule_.traits->weighting == Weighting::kProbed) probe(now, probed_load);
-  if (rule_.traits->weighting != Weighting::kKalman || !config_.features) return;
+int LoadBalancer::tick(TimeNs now, const uint32_t* probed_load) {
+  if (rule_.traits->weighting == Weighting::kProbed) return probe(now, probed_load);
+  if (rule_.traits->weighting != Weighting::kKalman || !config_.features) return 0;
   for (const ServerId j : members_) {
     const Reduced reduced = duration_[j].reduce(now);
     mean_[j] = reduced.mean;
     std_[j] = reduced.std;
   }
   hlb_.step(members_, mean_.data(), std_.data(), weight_.data());
+  return 0;
 }
 
 void LoadBalancer::set_action(const float* action) { action_.assign(action, action + flows_on_.size()); }

@@ -6,9 +6,13 @@
 #include <span>
 #include <vector>
 
+#include "native/core/c3.h"
 #include "native/core/charon.h"
 #include "native/core/flow_table.h"
 #include "native/core/hlb.h"
+#include "native/core/least_request.h"
+#include "native/core/peak_ewma.h"
+#include "native/core/prequal.h"
 #include "native/core/reservoir.h"
 #include "native/core/rule.h"
 #include "native/core/schema.h"
@@ -18,6 +22,7 @@ namespace steelyard::core {
 
 struct BalancerConfig {
   int num_servers = 0;
+  int num_load_balancers = 1;  // that share the servers (C3)
   int flow_table_buckets = 65536;
   int flow_table_ways = 4;
   int reservoir_size = Reservoir::kMaxSize;
@@ -43,12 +48,20 @@ class LoadBalancer {
   void close(uint64_t hash, bool completed, TimeNs now);
   // A reply that carries the server's load (Charon; its replies pass the balancer).
   void learn_load(ServerId server, uint32_t load, TimeNs now);
+  // The reply of a flow that says the flows that its server still has, and the flow's service time (C3).
+  void learn_reply(uint64_t hash, uint32_t queue, float service_s, TimeNs now);
+  // The servers to probe when the flow has opened (Prequal): writes up to ProbePool::kMaxProbes of them,
+  // returns how many.
+  int probe_targets(uint64_t hash, ServerId* out) const;
+  // A server's answer to a probe: flows in it, and its estimate of their latency.
+  void learn_probe(ServerId server, uint32_t rif, float latency_s, TimeNs now);
 
   // The pool's membership, by the control plane.
   void set_members(std::span<const ServerId> members);
   // The periodic part of the rule, every step and after each change of membership. `probed_load[j]`: flows
-  // in server j as probed now (awcmp); may be null for rules that do not probe.
-  void tick(TimeNs now, const uint32_t* probed_load);
+  // in server j as probed now (awcmp); may be null for rules that do not probe. Returns how many it looked
+  // at.
+  int tick(TimeNs now, const uint32_t* probed_load);
   // The agent's action in [-1, 1]^N is noted for the next observation; its weights act from apply_action on.
   void set_action(const float* action);
   void apply_action();
@@ -67,15 +80,20 @@ class LoadBalancer {
   uint64_t untracked() const { return untracked_; }
 
  private:
+  ServerId choose_otherwise(uint64_t word, TimeNs now);
   ServerId choose_by_hash(uint64_t word);
+  ServerId choose_by_c3(uint64_t word) const;
+  ServerId choose_by_peak_ewma(uint64_t word, TimeNs now);
+  ServerId choose_by_probes(uint64_t word, TimeNs now);
   inline ServerId choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load);
   const uint32_t* told_loads(uint64_t word, TimeNs now, const uint32_t* global_load);
   [[gnu::noinline]] void add_completion(ServerId server, TimeNs opened,
                                         TimeNs now);  // apart: close needs no frame
   void refresh_tables();
-  void probe(TimeNs now, const uint32_t* probed_load);
+  int probe(TimeNs now, const uint32_t* probed_load);
 
   BalancerConfig config_;
+  bool keeps_samples_;  // of completed flows
   RuleConfig rule_;
   std::vector<ServerId> members_;
   std::vector<uint32_t> flows_on_;
@@ -96,6 +114,10 @@ class LoadBalancer {
   MaglevTable maglev_;
   HlbFilter hlb_;
   CharonScores charon_;
+  LeastRequestSchedule schedule_;
+  PeakEwma peak_ewma_;
+  C3Scores c3_;
+  ProbePool pool_;
 };
 
 }  // namespace steelyard::core

@@ -127,13 +127,9 @@ Sizes sizes_of(const PolicyView& policy) {
   return sizes;
 }
 
-size_t obs_size(const PolicyView& policy) {
-  return static_cast<size_t>(observation_size(static_cast<int>(policy.num_servers)));
-}
-
 // Where the intermediate results of one inference lie in the scratch memory.
 struct Scratch {
-  float* obs;          // (observation_size,) normalised
+  float* obs;          // (policy_obs_size,) normalised
   float* layer[2];     // (rows, width) each, used in turn
   float* from_input;   // (gates,)
   float* from_hidden;  // (gates,)
@@ -147,7 +143,7 @@ Scratch split(const PolicyView& policy, const Sizes& sizes, float* scratch) {
     scratch += count;
     return part;
   };
-  parts.obs = take(obs_size(policy));
+  parts.obs = take(policy_obs_size(policy));
   parts.layer[0] = take(sizes.rows * sizes.width);
   parts.layer[1] = take(sizes.rows * sizes.width);
   parts.from_input = take(sizes.gates);
@@ -157,7 +153,7 @@ Scratch split(const PolicyView& policy, const Sizes& sizes, float* scratch) {
 }
 
 void normalise(const PolicyView& policy, const float* obs, float* normalised) {
-  const size_t count = obs_size(policy);
+  const size_t count = policy_obs_size(policy);
   for (size_t i = 0; i < count; ++i) {
     const float x = (obs[i] - policy.mean[i]) * policy.inv_std[i];
     const float raised = x < -policy.clip ? -policy.clip : x;
@@ -165,7 +161,7 @@ void normalise(const PolicyView& policy, const float* obs, float* normalised) {
   }
 }
 
-// obs (observation_size,) -> rows (num_servers, kRowInputs).
+// obs (observation_size,) of one balancer -> rows (num_servers, kRowInputs).
 void make_rows(const PolicyView& policy, const float* obs, float* rows) {
   const uint32_t servers = policy.num_servers;
   const float* arrivals = obs + static_cast<size_t>(servers) * kServerFeatures;
@@ -216,7 +212,7 @@ void run_dense(const LayerView& layer, size_t rows, const Vectors& x, float* y) 
 // All layers, one after the other for all rows, so that a layer's weights stay in the cache. The result lies
 // in parts.layer, never in parts.state; state is only read.
 Vectors run_layers(const PolicyView& policy, const Sizes& sizes, const Scratch& parts, const float* state) {
-  Vectors x = {parts.obs, obs_size(policy)};
+  Vectors x = {parts.obs, policy_obs_size(policy)};
   int turn = 0;
   if (policy.input == PolicyInput::kPerServer) {
     make_rows(policy, parts.obs, parts.layer[turn]);
@@ -263,7 +259,7 @@ void write_action(const PolicyView& policy, const Vectors& y, float* action) {
   const bool discrete = policy.output == PolicyOutput::kDiscrete3;
   const size_t step =
       rows ? y.stride : (discrete ? kNumChoices : 1);  // from one server's outputs to the next's
-  for (uint32_t j = 0; j < policy.num_servers; ++j) {
+  for (size_t j = 0; j < policy_action_size(policy); ++j) {
     const float* outputs = y.values + j * step;
     const float limited = outputs[0] < -1.0F ? -1.0F : (outputs[0] > 1.0F ? 1.0F : outputs[0]);
     action[j] = discrete ? choose(outputs) : limited;
@@ -272,15 +268,21 @@ void write_action(const PolicyView& policy, const Vectors& y, float* action) {
 
 }  // namespace
 
+size_t policy_obs_size(const PolicyView& policy) {
+  return policy.num_agents * static_cast<size_t>(observation_size(static_cast<int>(policy.num_servers)));
+}
+
+size_t policy_action_size(const PolicyView& policy) { return size_t{policy.num_agents} * policy.num_servers; }
+
 size_t policy_state_size(const PolicyView& policy) { return sizes_of(policy).state; }
 
 size_t policy_scratch_size(const PolicyView& policy) {
   const Sizes sizes = sizes_of(policy);
-  return obs_size(policy) + 2 * (sizes.rows * sizes.width + sizes.gates) + sizes.state;
+  return policy_obs_size(policy) + 2 * (sizes.rows * sizes.width + sizes.gates) + sizes.state;
 }
 
 bool policy_infer(const PolicyView& policy, const float* obs, float* state, float* scratch, float* action) {
-  if (!all_finite(obs, obs_size(policy))) return false;
+  if (!all_finite(obs, policy_obs_size(policy))) return false;
   const Sizes sizes = sizes_of(policy);
   const Scratch parts = split(policy, sizes, scratch);
   normalise(policy, obs, parts.obs);

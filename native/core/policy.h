@@ -61,19 +61,22 @@ struct LayerView {
 
 // One actor.
 struct PolicyView {
+  uint32_t num_agents;  // balancers that it decides for at once: 1, or all of a central policy
   uint32_t num_servers;
   PolicyInput input;
   PolicyOutput output;
   uint32_t num_layers;
   float clip;            // normalised observations are limited to [-clip, clip]
-  const float* mean;     // (observation_size(num_servers),)
-  const float* inv_std;  // (observation_size(num_servers),)
+  const float* mean;     // (num_agents * observation_size(num_servers),)
+  const float* inv_std;  // (num_agents * observation_size(num_servers),)
   const LayerView* layers;
 };
 
-// All actors of a policy file. Agent i uses actor i, or actor 0 when there is only one.
+// All actors of a policy file. Agent i uses actor i, or actor 0 when there is only one. A central policy has
+// one actor, which reads the observations of all balancers end to end and writes their actions end to end.
 struct PolicySet {
   uint64_t schema_hash;
+  uint32_t central_agents;  // balancers that a central policy serves; 0: every balancer is its own agent
   uint32_t num_servers;
   uint32_t num_actors;
   const PolicyView* actors;
@@ -83,8 +86,12 @@ struct PolicySet {
 size_t policy_state_size(const PolicyView& policy);
 size_t policy_scratch_size(const PolicyView& policy);
 
-// One decision. obs: (observation_size,) float32; state: (policy_state_size,), read and written; scratch:
-// (policy_scratch_size,); action: (num_servers,) in [-1, 1]. No alignment is asked of any of them.
+// Floats of one observation and of one action: those of num_agents balancers end to end.
+size_t policy_obs_size(const PolicyView& policy);
+size_t policy_action_size(const PolicyView& policy);
+
+// One decision. obs: (policy_obs_size,) float32; state: (policy_state_size,), read and written; scratch:
+// (policy_scratch_size,); action: (policy_action_size,) in [-1, 1]. No alignment is asked of any of them.
 // Returns false, with state and action untouched, when the observation, the new state or the output of the
 // last layer holds a NaN or an infinity: the host then falls back to its own rule.
 [[nodiscard]] bool policy_infer(const PolicyView& policy, const float* obs, float* state, float* scratch,

@@ -10,7 +10,8 @@ namespace steelyard::core {
 namespace {
 
 constexpr size_t kMagicBytes = 8;
-constexpr size_t kEnvelopeBytes = 24;  // magic, version, reserved, size
+constexpr size_t kCentralAt = 12;
+constexpr size_t kEnvelopeBytes = 24;  // magic, version, central agents, size
 constexpr size_t kHeaderBytes = 56;
 constexpr size_t kLayerBytes = 16;
 constexpr size_t kChecksumBytes = 8;
@@ -70,8 +71,7 @@ std::string check_envelope(const uint8_t* data, size_t size) {
     return "policy file version is " + std::to_string(version) + "; this build reads version " +
            std::to_string(kPolicyVersion);
   }
-  const auto reserved = reader.number<uint32_t>();
-  if (reserved != 0) return "corrupt policy file: its reserved field is not 0";
+  reader.number<uint32_t>();  // central agents
   const auto stated = reader.number<uint64_t>();
   if (stated != size) {
     return std::string(stated > size ? "truncated" : "corrupt") + " policy file: it states " +
@@ -83,8 +83,9 @@ std::string check_envelope(const uint8_t* data, size_t size) {
   return "";
 }
 
-PolicyHeader read_header(Reader* reader) {
+PolicyHeader read_header(uint32_t central_agents, Reader* reader) {
   PolicyHeader header;
+  header.central_agents = central_agents;
   header.schema_hash = reader->number<uint64_t>();
   header.num_servers = reader->number<uint32_t>();
   header.num_actors = reader->number<uint32_t>();
@@ -113,21 +114,23 @@ std::string read_layers(Reader* reader, std::vector<LayerSpec>* layers) {
   return "";
 }
 
-// Bytes of a file with these dimensions. With widths below 2^16 nothing here reaches 2^54.
+// Bytes of a file with these dimensions. With at most 2^26 inputs, 2^14 outputs and 2^4 layers of an actor,
+// and 2^10 actors of at most 2^16 inputs, nothing here reaches 2^54.
 uint64_t file_size(const PolicyHeader& header, const ActorSpec& shape) {
   uint64_t floats = 0;
-  const auto obs_size = static_cast<uint64_t>(observation_size(static_cast<int>(header.num_servers)));
-  visit_arrays(shape, obs_size, [&](const char*, size_t, const std::vector<float>&, uint64_t count) {
-    floats += count;
-    return true;
-  });
+  visit_arrays(shape, observed_size(header),
+               [&](const char*, size_t, const std::vector<float>&, uint64_t count) {
+                 floats += count;
+                 return true;
+               });
   return kHeaderBytes + kLayerBytes * header.num_layers + header.num_actors * floats * sizeof(float) +
          kChecksumBytes;
 }
 
 // Header and layer table, checked against each other and against the file's size.
-std::string read_shape(Reader* reader, size_t size, PolicyHeader* header, ActorSpec* shape) {
-  *header = read_header(reader);
+std::string read_shape(uint32_t central_agents, Reader* reader, size_t size, PolicyHeader* header,
+                       ActorSpec* shape) {
+  *header = read_header(central_agents, reader);
   std::string error = check_header(*header);
   if (!error.empty()) return error;
   if (size < kHeaderBytes + kLayerBytes * header->num_layers + kChecksumBytes) {
@@ -136,8 +139,7 @@ std::string read_shape(Reader* reader, size_t size, PolicyHeader* header, ActorS
   shape->layers.resize(header->num_layers);
   error = read_layers(reader, &shape->layers);
   if (!error.empty()) return error;
-  error = check_layers(static_cast<PolicyInput>(header->input), static_cast<PolicyOutput>(header->output),
-                       header->num_servers, shape->layers);
+  error = check_layers(*header, shape->layers);
   if (!error.empty()) return error;
   const uint64_t expected = file_size(*header, *shape);
   if (expected == size) return "";
@@ -155,7 +157,7 @@ bool encode_policy_blob(const PolicySpec& policy, std::vector<uint8_t>* blob, st
   const PolicyHeader header = header_of(policy);
   writer.bytes(kPolicyMagic, kMagicBytes);
   writer.number(kPolicyVersion);
-  writer.number(uint32_t{0});
+  writer.number(header.central_agents);
   writer.number(file_size(header, policy.actors[0]));
   writer.number(header.schema_hash);
   for (const uint32_t value :
@@ -185,22 +187,24 @@ bool decode_policy_blob(const uint8_t* data, size_t size, PolicySpec* policy, st
   Reader reader(data + kEnvelopeBytes);
   PolicyHeader header;
   ActorSpec shape;
-  *error = read_shape(&reader, size, &header, &shape);
+  const auto central_agents = Reader(data + kCentralAt).number<uint32_t>();
+  *error = read_shape(central_agents, &reader, size, &header, &shape);
   if (!error->empty()) return false;
   *policy = {header.schema_hash,
+             header.central_agents,
              header.num_servers,
              static_cast<PolicyInput>(header.input),
              static_cast<PolicyOutput>(header.output),
              header.clip,
              {}};
   policy->actors.assign(header.num_actors, shape);
-  const auto obs_size = static_cast<uint64_t>(observation_size(static_cast<int>(header.num_servers)));
   for (ActorSpec& actor : policy->actors) {
-    visit_arrays(actor, obs_size, [&](const char*, size_t, std::vector<float>& values, uint64_t count) {
-      values.resize(count);
-      reader.bytes(values.data(), count * sizeof(float));
-      return true;
-    });
+    visit_arrays(actor, observed_size(header),
+                 [&](const char*, size_t, std::vector<float>& values, uint64_t count) {
+                   values.resize(count);
+                   reader.bytes(values.data(), count * sizeof(float));
+                   return true;
+                 });
   }
   *error = check_policy(*policy);
   return error->empty();

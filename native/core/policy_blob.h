@@ -3,7 +3,9 @@
 //   offset  size              field
 //   0       8                 magic "SLYDPOL1"
 //   8       4                 version (1)
-//   12      4                 reserved (0)
+//   12      4                 central agents (0: every balancer is its own agent, as in files from before
+//   this
+//                             field was one; M: one central agent for all of M balancers)
 //   16      8                 size of the whole file in bytes
 //   24      8                 observation schema hash (schema.h)
 //   32      4                 num_servers
@@ -13,7 +15,8 @@
 //   48      4                 output kind (PolicyOutput)
 //   52      4                 clip (float32, > 0)
 //   56      16 x num_layers   layers: kind, activation, in, out (uint32 each)
-//   then, per actor, float32: mean (D), inv_std (D), and per layer
+//   then, per actor, float32: mean (D), inv_std (D), and per layer (D: one observation, or M of a central
+//   policy, end to end; so are its actions)
 //           dense: weight (out, in), bias (out)
 //           gru:   weight_ih (3 out, in), weight_hh (3 out, out), bias_ih (3 out), bias_hh (3 out)
 //   last 8                    64-bit FNV-1a of all bytes before

@@ -13,11 +13,12 @@ uint64_t steelyard_policy_schema_hash(void) { return steelyard::exported::kPolic
 
 uint32_t steelyard_policy_num_servers(void) { return steelyard::exported::kPolicy.num_servers; }
 
+uint32_t steelyard_policy_central_agents(void) { return steelyard::exported::kPolicy.central_agents; }
+
 uint32_t steelyard_policy_num_actors(void) { return steelyard::exported::kPolicy.num_actors; }
 
 size_t steelyard_policy_obs_size(void) {
-  return static_cast<size_t>(
-      steelyard::core::observation_size(static_cast<int>(steelyard::exported::kPolicy.num_servers)));
+  return steelyard::core::policy_obs_size(steelyard::exported::kPolicy.actors[0]);
 }
 
 size_t steelyard_policy_state_size(void) {

@@ -32,14 +32,17 @@ std::string indexed(const char* name, size_t index) {
 
 uint32_t gates_of(const LayerSpec& layer) { return layer.kind == LayerKind::kGru ? 3 : 1; }
 
-uint32_t input_width(PolicyInput input, uint32_t num_servers) {
-  if (input == PolicyInput::kPerServer) return kRowInputs;
-  return static_cast<uint32_t>(observation_size(static_cast<int>(num_servers)));
+bool reads_rows(const PolicyHeader& header) {
+  return header.input == static_cast<uint32_t>(PolicyInput::kPerServer);
 }
 
-uint32_t output_width(PolicyInput input, PolicyOutput output, uint32_t num_servers) {
-  const uint32_t each = output == PolicyOutput::kDiscrete3 ? kNumChoices : 1;
-  return input == PolicyInput::kPerServer ? each : each * num_servers;
+uint32_t input_width(const PolicyHeader& header) {
+  return reads_rows(header) ? kRowInputs : static_cast<uint32_t>(observed_size(header));
+}
+
+uint32_t output_width(const PolicyHeader& header) {
+  const uint32_t each = header.output == static_cast<uint32_t>(PolicyOutput::kDiscrete3) ? kNumChoices : 1;
+  return reads_rows(header) ? each : each * agents_per_actor(header) * header.num_servers;
 }
 
 bool same_architecture(const ActorSpec& a, const ActorSpec& b) {
@@ -65,8 +68,16 @@ std::string check_array(const std::string& name, const std::vector<float>& value
   return "";
 }
 
-std::string check_actor(const ActorSpec& actor, uint32_t num_servers) {
-  const auto obs_size = static_cast<uint64_t>(observation_size(static_cast<int>(num_servers)));
+std::string check_central(const PolicyHeader& header) {
+  std::string error = check_range("central_agents", header.central_agents, 0, kMaxPolicyActors);
+  if (!error.empty() || header.central_agents == 0) return error;
+  if (header.num_actors != 1) {
+    return "num_actors is " + std::to_string(header.num_actors) + "; a central policy has 1";
+  }
+  return reads_rows(header) ? "input is per_server; a central policy reads flat" : "";
+}
+
+std::string check_actor(const ActorSpec& actor, uint64_t obs_size) {
   std::string error;
   visit_arrays(actor, obs_size,
                [&](const std::string& field, size_t layer, const std::vector<float>& values, uint64_t count) {
@@ -83,12 +94,22 @@ std::string check_actor(const ActorSpec& actor, uint32_t num_servers) {
 PolicyHeader header_of(const PolicySpec& policy) {
   const size_t layers = policy.actors.empty() ? 0 : policy.actors[0].layers.size();
   return {policy.schema_hash,
+          policy.central_agents,
           policy.num_servers,
           static_cast<uint32_t>(policy.actors.size()),
           static_cast<uint32_t>(layers),
           static_cast<uint32_t>(policy.input),
           static_cast<uint32_t>(policy.output),
           policy.clip};
+}
+
+uint32_t agents_per_actor(const PolicyHeader& header) {
+  return header.central_agents == 0 ? 1 : header.central_agents;
+}
+
+uint64_t observed_size(const PolicyHeader& header) {
+  const auto each = static_cast<uint64_t>(observation_size(static_cast<int>(header.num_servers)));
+  return agents_per_actor(header) * each;
 }
 
 std::string check_range(const std::string& name, uint64_t value, uint64_t lowest, uint64_t highest) {
@@ -115,16 +136,17 @@ std::string check_header(const PolicyHeader& header) {
   if (!finite(header.clip) || header.clip <= 0) {
     return "clip is " + number(header.clip) + "; must be finite and > 0";
   }
+  const std::string error = check_central(header);
+  if (!error.empty()) return error;
   const uint64_t expected = observation_schema_hash(static_cast<int>(header.num_servers));
   if (header.schema_hash == expected) return "";
   return "observation schema is " + hex(header.schema_hash) + "; this build has " + hex(expected) + " for " +
          std::to_string(header.num_servers) + " servers";
 }
 
-std::string check_layers(PolicyInput input, PolicyOutput output, uint32_t num_servers,
-                         const std::vector<LayerSpec>& layers) {
-  uint32_t width = input_width(input, num_servers);
-  const uint32_t outputs = output_width(input, output, num_servers);
+std::string check_layers(const PolicyHeader& header, const std::vector<LayerSpec>& layers) {
+  uint32_t width = input_width(header);
+  const uint32_t outputs = output_width(header);
   for (size_t l = 0; l < layers.size(); ++l) {
     const LayerSpec& layer = layers[l];
     const std::string name = indexed("layers", l);
@@ -147,14 +169,15 @@ std::string check_layers(PolicyInput input, PolicyOutput output, uint32_t num_se
 }
 
 std::string check_policy(const PolicySpec& policy) {
-  std::string error = check_header(header_of(policy));
+  const PolicyHeader header = header_of(policy);
+  std::string error = check_header(header);
   for (size_t a = 0; error.empty() && a < policy.actors.size(); ++a) {
     const ActorSpec& actor = policy.actors[a];
     if (!same_architecture(policy.actors[0], actor)) {
       return indexed("actors", a) + " has other layers than actors[0]; all actors share one architecture";
     }
-    error = check_layers(policy.input, policy.output, policy.num_servers, actor.layers);
-    if (error.empty()) error = check_actor(actor, policy.num_servers);
+    error = check_layers(header, actor.layers);
+    if (error.empty()) error = check_actor(actor, observed_size(header));
     if (!error.empty()) error.insert(0, indexed("actors", a) + ".");
   }
   return error;
@@ -217,10 +240,10 @@ PackedPolicy::PackedPolicy(const PolicySpec& policy) {
   for (const ActorSpec& actor : policy.actors) {
     const LayerView* first = layers_.data() + layers_.size();
     for (const LayerSpec& layer : actor.layers) layers_.push_back(pack(layer));
-    actors_.push_back({policy.num_servers, policy.input, policy.output, header.num_layers, policy.clip,
-                       store(actor.mean), store(actor.inv_std), first});
+    actors_.push_back({agents_per_actor(header), policy.num_servers, policy.input, policy.output,
+                       header.num_layers, policy.clip, store(actor.mean), store(actor.inv_std), first});
   }
-  set_ = {policy.schema_hash, policy.num_servers, header.num_actors, actors_.data()};
+  set_ = {policy.schema_hash, policy.central_agents, policy.num_servers, header.num_actors, actors_.data()};
 }
 
 }  // namespace steelyard::core

@@ -29,13 +29,14 @@ struct LayerSpec {
 };
 
 struct ActorSpec {
-  std::vector<float> mean;     // (D,)
-  std::vector<float> inv_std;  // (D,), > 0
+  std::vector<float> mean;     // (observed_size,)
+  std::vector<float> inv_std;  // (observed_size,), > 0
   std::vector<LayerSpec> layers;
 };
 
 struct PolicySpec {
   uint64_t schema_hash = 0;
+  uint32_t central_agents = 0;  // balancers that a central policy serves; 0: every balancer is its own agent
   uint32_t num_servers = 0;
   PolicyInput input = PolicyInput::kFlat;
   PolicyOutput output = PolicyOutput::kTanh;
@@ -46,6 +47,7 @@ struct PolicySpec {
 // The numbers that every actor of a policy shares.
 struct PolicyHeader {
   uint64_t schema_hash = 0;
+  uint32_t central_agents = 0;
   uint32_t num_servers = 0;
   uint32_t num_actors = 0;
   uint32_t num_layers = 0;
@@ -55,13 +57,15 @@ struct PolicyHeader {
 };
 
 PolicyHeader header_of(const PolicySpec& policy);
+// Balancers that one actor decides for at once, and the floats that it reads for them.
+uint32_t agents_per_actor(const PolicyHeader& header);
+uint64_t observed_size(const PolicyHeader& header);
 
 // Each check returns an empty string, or one line that names the field, its value and what is expected.
 std::string check_range(const std::string& name, uint64_t value, uint64_t lowest, uint64_t highest);
 std::string check_header(const PolicyHeader& header);
 // The widths of the layers against each other, the observation and the action.
-std::string check_layers(PolicyInput input, PolicyOutput output, uint32_t num_servers,
-                         const std::vector<LayerSpec>& layers);
+std::string check_layers(const PolicyHeader& header, const std::vector<LayerSpec>& layers);
 // Everything: afterwards the policy can be packed and run.
 std::string check_policy(const PolicySpec& policy);
 

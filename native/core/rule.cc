@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <stdexcept>
 
+#include "native/core/prequal.h"
 #include "native/core/schema.h"
 
 namespace steelyard::core {
@@ -41,8 +43,24 @@ constexpr std::array kRules = {
     RuleTraits{"oracle2", S::kExact, W::kNone, kTwo, true, "oracle among two random servers"},
     RuleTraits{"oracle_srt", S::kExact, W::kNone, kAll, false,
                "least remaining time (work over capacity), the new flow left out"},
+    RuleTraits{
+        "least_request", S::kLeastRequest, W::kConfigured, kTwo, true,
+        "Envoy: fewest flows of two random servers; weights that differ make it a weighted round robin"},
+    RuleTraits{"peak_ewma", S::kPeakEwma, W::kNone, kTwo, true,
+               "Finagle, Linkerd: peak-sensitive latency average x (flows + 1), of two random servers"},
+    RuleTraits{"c3", S::kC3, W::kNone, kAll, true,
+               "C3: response time and cubed queue estimate, from what replies carry"},
+    RuleTraits{"prequal", S::kProbed, W::kNone, kAll, true,
+               "Prequal: least latency of the cold, else least flows, among answers to its own probes"},
     RuleTraits{"policy", S::kLocal, W::kPolicy, kAll, true, "sed with weights that an agent sets every step"},
 };
+
+void check_range(const char* key, double value, double low, double high) {
+  if (value >= low && value <= high) return;
+  char text[160];
+  std::snprintf(text, sizeof text, "%s: %g is not allowed; use a number in [%g, %g]", key, value, low, high);
+  throw std::invalid_argument(text);
+}
 
 }  // namespace
 
@@ -76,9 +94,13 @@ void RuleConfig::check(int num_servers, int num_load_balancers) const {
     throw std::invalid_argument("rule.noise: " + std::to_string(noise) +
                                 " is not allowed; use a number in [0, 1e6)");
   }
+  check_range("rule.decay_s", decay_s, 1e-6, 1e6);
+  check_range("rule.probes", probes, 0, ProbePool::kMaxProbes);
+  check_range("rule.probe_age_s", probe_age_s, 0, 1e6);
+  check_range("rule.rif_quantile", rif_quantile, 0, 1);
   if (policy) {
-    const std::string why =
-        check_policy_fits(*policy, observation_schema_hash(num_servers), num_servers, num_load_balancers);
+    const std::string why = check_policy_fits(*policy, observation_schema_hash(num_servers), num_servers,
+                                              num_load_balancers, cycle_actors);
     if (!why.empty()) throw std::invalid_argument(why);
   }
 }

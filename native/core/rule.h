@@ -13,12 +13,18 @@
 namespace steelyard::core {
 
 enum class Score : uint8_t {
-  kRandom,     // no score: a candidate is the choice
   kLocal,      // flows that this balancer has on the server
   kGlobal,     // all flows in the server, exactly known
   kNoisy,      // as kGlobal, plus uniform noise
   kPredicted,  // Charon's score table
-  kExact,      // the host's prediction (oracle), made outside the core
+  // From here on the choice is not by a load over a weight.
+  kRandom,        // no score: a candidate is the choice
+  kLeastRequest,  // see least_request.h
+  kPeakEwma,      // peak_ewma.h
+  kC3,            // c3.h
+  // From here on the host does more than to ask for a choice.
+  kProbed,  // prequal.h: the host carries probes
+  kExact,   // the host's prediction (oracle), made outside the core
 };
 
 enum class Weighting : uint8_t {
@@ -41,7 +47,8 @@ struct RuleTraits {
 };
 
 // All rules, in the order in which they are listed to people. Sources: seed 004 Sec. 6.4.3 (ecmp to oracle),
-// ch. 4 (charon), ch. 6 (hlb), Eisenbud et al. NSDI'16 (maglev), Mitzenmacher 2001 (power of two).
+// ch. 4 (charon), ch. 6 (hlb), Eisenbud et al. NSDI'16 (maglev), Mitzenmacher 2001 (power of two), Finagle
+// (peak_ewma), Envoy (least_request), Suresh et al. NSDI'15 (c3), Wydrowski et al. NSDI'24 (prequal).
 std::span<const RuleTraits> all_rules();
 // nullptr when there is no such rule.
 const RuleTraits* find_rule(std::string_view name);
@@ -52,6 +59,11 @@ struct RuleConfig {
   std::vector<double> weights;  // per server, > 0; empty: all 1
   double interval_s = 0;        // refresh of probed weights (awcmp) and alias weights (charon); 0: every step
   double noise = 0;             // least_load_noise: flows
+  bool cycle_actors = false;    // a policy of K actors may serve any number of balancers, i by actor i mod K
+  double decay_s = 10;          // peak_ewma: mean lifetime of its average
+  double probes = 3;            // prequal: per flow
+  double probe_age_s = 1;       // prequal: answers older than this are dropped
+  double rif_quantile = 0.84;   // prequal: hot above it
   std::shared_ptr<const LoadedPolicy>
       policy;  // for Weighting::kPolicy hosted natively; null: weights come by set_action
 

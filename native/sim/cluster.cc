@@ -46,6 +46,7 @@ ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const co
   hop_unit_ns_ = (c.hop_high_s - c.hop_low_s) * 1e9 * 0x1p-16;
   node_unit_ns_ = (c.node_high_s - c.node_low_s) * 1e9 * 0x1p-16;
   const core::BalancerConfig balancer{.num_servers = n,
+                                      .num_load_balancers = m,
                                       .flow_table_buckets = c.flow_table_buckets,
                                       .flow_table_ways = c.flow_table_ways,
                                       .reservoir_size = c.reservoir_size,
@@ -53,12 +54,9 @@ ClusterWorld::ClusterWorld(std::shared_ptr<const ClusterConfig> config, const co
                                       .preallocate = false};
   balancers_.assign(m, core::LoadBalancer(balancer, rule_));
   servers_.resize(n);
+  servers_report_ = rule_.traits->score == core::Score::kC3 || rule_.traits->score == core::Score::kProbed;
   loads_.resize(n);
-  if (rule_.policy) {
-    hosted_ = core::HostedPolicy(rule_.policy, m);
-    observation_.resize(core::observation_size(n));
-    action_.resize(n);
-  }
+  set_up_agents();
   reset(seed);
 }
 
@@ -78,6 +76,9 @@ void ClusterWorld::reset(uint64_t seed) {
   for (int i = 0; i < m; ++i) balancers_[i].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(i)));
   balancer_up_.assign(m, 1);
   in_system_.assign(config_->num_servers(), 0);
+  if (rule_.traits->score == core::Score::kProbed) latencies_.assign(servers_.size(), {});
+  probes_.clear();
+  free_probes_.clear();
   for (int j = 0; j < config_->num_servers(); ++j) {
     const ServerConfig& c = config_->servers[j];
     Server& server = servers_[j];
@@ -90,9 +91,10 @@ void ClusterWorld::reset(uint64_t seed) {
   free_slots_.clear();
   queue_.clear();
   hosted_.reset();
+  line_.clear();
   arrivals_ = ArrivalProcess(config_, seed);
   metrics_.reset(nanos(config_->warmup_s), horizon_ns_, metrics_.keeps_timeline());
-  next_id_ = untracked_by_failed_ = digest_ = 0;
+  next_id_ = untracked_by_failed_ = digest_ = messages_ = 0;
   now_ = 0;
   next_boundary_ = 0;
   draw_timetable(seed);
@@ -140,6 +142,8 @@ inline void ClusterWorld::complete(uint32_t slot) {
   const TimeNs replied = now_ + flow.reply_ns;
   metrics_.flow_done(flow.opened, replied, flow.service_s);
   const TimeNs closes = replied + flow.fin_ns;
+  if (servers_report_) [[unlikely]]
+    note_completion(slot);
   if (!is_next(closes)) return queue_.push(Event::make(closes, kClose, slot, 0));
   now_ = closes;
   metrics_.count_event();
@@ -204,11 +208,10 @@ inline bool ClusterWorld::start_stage(uint32_t slot) {
   return true;
 }
 
-// From the server's SYN-ACK to the balancer (it carries Charon's load), or by way of the client (its first
-// ACK).
-TimeNs ClusterWorld::handshake(uint64_t flow_id, bool whole) const {
-  const Delays delay = delays(2 * flow_id + 1);
-  return delay.ns[0] + (whole ? delay.ns[1] : 0);
+// The delays of the first one or two of the hops drawn by `key`.
+TimeNs ClusterWorld::hops(uint64_t key, int count) const {
+  const Delays delay = delays(key);
+  return delay.ns[0] + (count > 1 ? delay.ns[1] : 0);
 }
 
 // The server answers with RST; the client's own RST passes the balancer one hop after it has heard.
@@ -222,9 +225,12 @@ inline void ClusterWorld::enter(uint32_t slot) {
   Flow& flow = flows_[slot];
   if (in_system_[flow.server] > static_cast<uint32_t>(config_->admission_limit)) return reject(slot);
   flow.reported_load = static_cast<uint16_t>(++in_system_[flow.server]);
-  if (config_->features) queue_.push(Event::make(now_ + handshake(flow.id, true), kAck, slot, flow.epoch));
+  // From the server's SYN-ACK to the balancer (it carries Charon's load), or on by way of the client: its
+  // ACK.
+  const uint64_t key = 2 * flow.id + 1;
+  if (config_->features) queue_.push(Event::make(now_ + hops(key, 2), kAck, slot, flow.epoch));
   if (rule_.traits->score == core::Score::kPredicted)
-    queue_.push(Event::make(now_ + handshake(flow.id, false), kReply, slot, flow.epoch));
+    queue_.push(Event::make(now_ + hops(key, 1), kReply, slot, flow.epoch));
   if (!start_stage(slot)) complete(slot);
 }
 
@@ -237,9 +243,9 @@ inline void ClusterWorld::arrive() {
   if (up_list_.empty()) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
   const int i = up_list_[core::below(hash, static_cast<uint32_t>(up_list_.size()))];
   core::LoadBalancer& balancer = balancers_[i];
-  const bool exact = rule_.traits->score == core::Score::kExact;
+  const bool plain = rule_.traits->score < core::Score::kProbed;
   const ServerId chosen =
-      exact ? choose_exact(hash, {id, row}) : balancer.choose(hash, now_, in_system_.data());
+      plain ? balancer.choose(hash, now_, in_system_.data()) : choose_with_host(i, hash, {id, row});
   const ServerId server = chosen == core::kNoServer ? chosen : balancer.open(hash, chosen, now_);
   digest_ = core::mix64(digest_ ^ (id * core::kGolden + static_cast<uint64_t>(server + 1)));
   if (server == core::kNoServer) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
@@ -297,12 +303,9 @@ inline void ClusterWorld::dispatch(Event event) {
       if (flows_[subject].epoch == event.epoch())
         balancers_[flows_[subject].balancer].first_ack(flows_[subject].hash, now_);
       return;
-    case kReply: {
-      const Flow& flow = flows_[subject];
-      if (flow.epoch == event.epoch())
-        balancers_[flow.balancer].learn_load(flow.server, flow.reported_load, now_);
+    case kReply:
+      if (flows_[subject].epoch == event.epoch()) hear_reply(flows_[subject]);
       return;
-    }
     case kClose:
       return close(subject);
     case kActuate:
@@ -311,6 +314,12 @@ inline void ClusterWorld::dispatch(Event event) {
       return apply(timetable_[subject], false);
     case kUndo:
       return apply(timetable_[subject], true);
+    case kObserve:
+      return take_observations();
+    case kProbe:
+      return answer_probe(subject);
+    case kAnswer:
+      return hear_answer(subject);
   }
 }
 
@@ -348,8 +357,11 @@ void ClusterWorld::boundary() {
   next_boundary_ += step_ns_;
   for (int j = 0; j < num_servers(); ++j) loads_[j] = in_system_[j] / capacity(j);
   metrics_.sample_loads(now_, loads_);
-  for (core::LoadBalancer& balancer : balancers_) balancer.tick(now_, in_system_.data());
-  if (rule_.policy) host_policies();
+  for (int i = 0; i < num_balancers(); ++i) {
+    const int probed = balancers_[i].tick(now_, in_system_.data());
+    if (probed > 0 && balancer_up_[i] != 0) messages_ += 2 * static_cast<uint64_t>(probed);
+  }
+  run_agents();
   if (!metrics_.keeps_timeline() || now_ > horizon_ns_) return;
   TimelinePoint point{static_cast<double>(now_) * 1e-9, {}, {in_system_.begin(), in_system_.end()}};
   for (const core::LoadBalancer& balancer : balancers_) {
@@ -357,43 +369,6 @@ void ClusterWorld::boundary() {
       point.weights.push_back(static_cast<float>(weight) / core::kUnitWeight);
   }
   metrics_.timeline().push_back(std::move(point));
-}
-
-// A policy that refuses (no finite action) leaves the weights of the last step in force.
-void ClusterWorld::host_policies() {
-  for (const int i : up_list_) {
-    balancers_[i].observe(now_, observation_.data());
-    if (hosted_.act(i, observation_.data(), action_.data())) act(i, action_.data());
-  }
-}
-
-void ClusterWorld::act(int balancer, const float* action) {
-  for (int j = 0; j < num_servers(); ++j) {
-    if (std::isfinite(action[j])) continue;
-    throw std::invalid_argument("action[" + std::to_string(balancer) + "][" + std::to_string(j) +
-                                "]: " + std::to_string(action[j]) +
-                                " is not allowed; use a finite number in [-1, 1]");
-  }
-  balancers_[balancer].set_action(action);
-  if (actuation_ns_ == 0) return balancers_[balancer].apply_action();
-  queue_.push(Event::make(now_ + actuation_ns_, kActuate, static_cast<uint32_t>(balancer), 0));
-}
-
-double ClusterWorld::capacity(int server) const {
-  const Device& cpu = servers_[server].cpu;
-  return cpu.workers() * cpu.speed();
-}
-
-uint64_t ClusterWorld::untracked() const {
-  uint64_t total = untracked_by_failed_;
-  for (const core::LoadBalancer& balancer : balancers_) total += balancer.untracked();
-  return total;
-}
-
-std::vector<uint32_t> ClusterWorld::waiting() const {
-  std::vector<uint32_t> out;
-  for (const Server& server : servers_) out.push_back(server.waiting);
-  return out;
 }
 
 }  // namespace steelyard::sim

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "native/core/feature_families.h"
 #include "native/core/reservoir.h"
 #include "native/core/types.h"
 
@@ -118,7 +119,13 @@ void ClusterConfig::prepare() {
     refuse("flow_table.buckets", flow_table_buckets, "a power of two");
   in_range("flow_table.ways", flow_table_ways, 1, 64);
   in_range("observation.reservoir_size", reservoir_size, 1, core::Reservoir::kMaxSize);
+  for (const std::string& name : hidden_features) {
+    if (!core::is_feature_family(name))
+      throw std::invalid_argument("observation.hide: \"" + name +
+                                  "\" is not known; see native.feature_families()");
+  }
   in_range("control.step_s", step_s, 1e-6, 1e6);
+  in_range("observation.delay_s", observation_delay_s, 0, kMaxDelaySteps * step_s);
   in_range("control.actuation_delay_s", actuation_delay_s, 0, step_s);
   in_range("episode.horizon_s", horizon_s, step_s, 1e7);
   in_range("episode.warmup_s", warmup_s, 0, horizon_s);

@@ -63,6 +63,8 @@ struct EventConfig {
   double duration_s = 0;     // > 0: undone after that time (speed, workers, leave, fail, scale)
 };
 
+inline constexpr double kMaxDelaySteps = 1000;  // of the age of observations
+
 struct ClusterConfig {
   int num_load_balancers = 1;
   std::vector<ServerConfig> servers;
@@ -77,6 +79,8 @@ struct ClusterConfig {
   int flow_table_ways = 4;
   bool features = true;  // reservoirs on
   int reservoir_size = 128;
+  std::vector<std::string> hidden_features;  // families (core/feature_families.h) that agents read as 0
+  double observation_delay_s = 0;            // age of what agents see
   double step_s = 0.5;
   double actuation_delay_s = 0;
   double horizon_s = 60;

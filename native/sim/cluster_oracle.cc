@@ -96,6 +96,24 @@ class Forecast {
 
 }  // namespace
 
+uint64_t ClusterWorld::untracked() const {
+  uint64_t total = untracked_by_failed_;
+  for (const core::LoadBalancer& balancer : balancers_) total += balancer.untracked();
+  return total;
+}
+
+void ClusterWorld::add_counts(EpisodeStats& stats) const {
+  stats.untracked = untracked();
+  stats.arrived = arrived();
+  stats.messages = messages_;
+}
+
+std::vector<uint32_t> ClusterWorld::waiting() const {
+  std::vector<uint32_t> out;
+  for (const Server& server : servers_) out.push_back(server.waiting);
+  return out;
+}
+
 // Seconds until the new flow would be done at server j if nothing came after it.
 double ClusterWorld::forecast(int j, const Arriving& arriving) const {
   const Server& server = servers_[j];
@@ -148,6 +166,32 @@ ServerId ClusterWorld::choose_exact(uint64_t hash, const Arriving& arriving) con
 
 void ClusterWorld::remaining_time(int balancer, double* out) const {
   for (int j = 0; j < num_servers(); ++j) out[j] = server_remaining(j, balancer);
+}
+
+// Event by event, so that every arrival is found while its slot is still its own.
+void ClusterWorld::place_until(core::TimeNs t, double* out) {
+  const size_t n = servers_.size();
+  std::fill(out, out + balancers_.size() * n, 0.0);
+  std::vector<double> cpu(n), io(n);
+  for (size_t j = 0; j < n; ++j) {
+    cpu[j] = capacity(static_cast<int>(j));
+    io[j] = servers_[j].io.speed();
+  }
+  for (bool last = false; !last;) {
+    const core::TimeNs at = std::min({arrivals_.next(), queue_.next_time(), t});
+    const uint64_t first = next_id_;
+    last = at >= t;
+    run_until(at);
+    if (next_id_ == first) continue;
+    for (const Flow& flow : flows_) {
+      if (flow.id < first) continue;
+      double& sum = out[flow.balancer * n + static_cast<size_t>(flow.server)];
+      for (size_t s = 0; s < num_stages_; ++s) {
+        const double rate = config_->stages[s].kind == StageKind::kCpu ? cpu[flow.server] : io[flow.server];
+        sum += stage_work_ns(flow.id, flow.trace_row, s) * 1e-9 / rate;
+      }
+    }
+  }
 }
 
 // CPU work over the capacity of all workers plus IO work, of all stages to come [s].

@@ -39,7 +39,8 @@ size_t pick(const std::vector<double>& cumulative, double u) {
   return std::min<size_t>(at - cumulative.begin(), cumulative.size() - 1);
 }
 
-void prepare_mixture(const std::string& key, std::vector<double>& values, std::vector<double>& b) {
+void prepare_mixture(const std::string& key, const std::vector<double>& values,
+                     const std::vector<double>& b) {
   if (values.empty() || values.size() != b.size()) {
     refuse(key, std::to_string(values.size()) + " values and " + std::to_string(b.size()) +
                     " probabilities given; give one probability per value");
@@ -52,6 +53,18 @@ void prepare_mixture(const std::string& key, std::vector<double>& values, std::v
   }
   if (std::abs(total - 1) > 1e-6)
     refuse(key, "probabilities sum to " + std::to_string(total) + ", must sum to 1");
+}
+
+void prepare_lognormals(const std::string& key, const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != 2 * b.size())
+    refuse(key, std::to_string(a.size()) + " parameters given, needs a mean_s and a sigma per probability");
+  const auto sigmas = a.begin() + static_cast<std::ptrdiff_t>(b.size());
+  prepare_mixture(key, {a.begin(), sigmas}, b);
+  for (auto sigma = sigmas; sigma != a.end(); ++sigma) need_positive(key, "sigma", *sigma);
+}
+
+double lognormal(double mean_s, double sigma, uint64_t word) {
+  return mean_s * std::exp(sigma * standard_normal(word) - 0.5 * sigma * sigma);
 }
 
 }  // namespace
@@ -84,6 +97,9 @@ void Distribution::prepare(const std::string& key) {
     case DistributionKind::kHyperexponential:
       prepare_mixture(key, a, b);
       break;
+    case DistributionKind::kLognormalMixture:
+      prepare_lognormals(key, a, b);
+      break;
     case DistributionKind::kEmpirical:
       if (a.empty()) refuse(key, "empirical needs at least one sample");
       for (const double v : a) need_positive(key, "sample_s", v);
@@ -104,13 +120,17 @@ double Distribution::sample_other(uint64_t word) const {
     case DistributionKind::kUniform:
       return a[0] + (a[1] - a[0]) * unit_open(word);
     case DistributionKind::kLognormal:
-      return a[0] * std::exp(a[1] * standard_normal(word) - 0.5 * a[1] * a[1]);
+      return lognormal(a[0], a[1], word);
     case DistributionKind::kPareto:
       return a[0] * (a[1] - 1) / a[1] * std::pow(unit_open(word), -1.0 / a[1]);
     case DistributionKind::kDiscrete:
       return a[pick(cumulative_, unit_open(word))];
     case DistributionKind::kHyperexponential:
       return a[pick(cumulative_, unit_open(word))] * unit_exponential(core::mix64(word + core::kGolden));
+    case DistributionKind::kLognormalMixture: {
+      const size_t type = pick(cumulative_, unit_open(word));
+      return lognormal(a[type], a[b.size() + type], core::mix64(word + core::kGolden));
+    }
     case DistributionKind::kEmpirical:
       return a[core::below(word, static_cast<uint32_t>(a.size()))];
     case DistributionKind::kExponential:
@@ -126,7 +146,8 @@ double Distribution::mean() const {
       return 0.5 * (a[0] + a[1]);
     case DistributionKind::kDiscrete:
     case DistributionKind::kHyperexponential:
-      return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+    case DistributionKind::kLognormalMixture:
+      return std::inner_product(b.begin(), b.end(), a.begin(), 0.0);
     case DistributionKind::kEmpirical:
       return std::accumulate(a.begin(), a.end(), 0.0) / static_cast<double>(a.size());
     case DistributionKind::kTrace:

@@ -18,6 +18,7 @@ enum class DistributionKind : uint8_t {
   kDiscrete,          // a = values_s, b = probabilities: bimodal, trimodal, k-modal
   kHyperexponential,  // a = means_s, b = probabilities: exponential of a drawn type (k-modal with per-type
                       // means)
+  kLognormalMixture,  // a = means_s then sigmas, b = probabilities: lognormal of a drawn type
   kEmpirical,         // a = samples_s, each equally likely
   kTrace,  // the service time in the trace row of the flow, times a[0]; b = class ids served (empty: all)
 };

@@ -26,7 +26,8 @@ struct FlowRecord {
 // Summary of one episode; NaN where nothing was measured.
 struct EpisodeStats {
   uint64_t flows = 0, rejected = 0, untracked = 0, events = 0;
-  uint64_t arrived = 0;  // all flows simulated: measured ones and those of warm-up and drain
+  uint64_t arrived = 0;   // all flows simulated: measured ones and those of warm-up and drain
+  uint64_t messages = 0;  // probes and their answers; those of all flows simulated
   double sojourn_mean_s = 0, sojourn_p50_s = 0, sojourn_p90_s = 0, sojourn_p95_s = 0, sojourn_p99_s = 0,
          sojourn_p999_s = 0;
   double slowdown_mean = 0;   // sojourn / service, served flows

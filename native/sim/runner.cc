@@ -27,8 +27,7 @@ EpisodeResult run_one(ClusterWorld& world, uint64_t seed, Convention convention,
   EpisodeResult result;
   result.seed = seed;
   result.stats = world.metrics().summarise(convention);
-  result.stats.untracked = world.untracked();
-  result.stats.arrived = world.arrived();
+  world.add_counts(result.stats);
   result.digest = world.digest();
   result.cpu_s = thread_cpu_s() - before_s;
   if (!details) return result;

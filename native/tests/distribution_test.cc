@@ -42,6 +42,7 @@ std::vector<Case> cases() {
       {K::kPareto, {1.25, 5}, {}, 1.25, 5.0 / 3},  // scale 1: alpha / (alpha - 2)
       {K::kDiscrete, {1, 10}, {0.9, 0.1}, 1.9, 10.9},
       {K::kHyperexponential, {1, 10}, {0.9, 0.1}, 1.9, 21.8},
+      {K::kLognormalMixture, {1, 10, 0.5, 0.1}, {0.9, 0.1}, 1.9, 0.9 * std::exp(0.25) + 10 * std::exp(0.01)},
       {K::kEmpirical, {1, 2, 6}, {}, 3, 41.0 / 3},
   };
 }
@@ -91,14 +92,24 @@ TEST(Distribution, ATraceDrawsNothingItself) {
 
 TEST(Distribution, RefusalsNameTheKey) {
   const std::vector<Case> bad = {
-      {K::kExponential, {0}, {}, 0, 0},         {K::kExponential, {NAN}, {}, 0, 0},
-      {K::kExponential, {1, 2}, {}, 0, 0},      {K::kUniform, {2, 1}, {}, 0, 0},
-      {K::kUniform, {-1, 1}, {}, 0, 0},         {K::kLognormal, {1, -1}, {}, 0, 0},
-      {K::kPareto, {1, 1}, {}, 0, 0},           {K::kPareto, {1, INFINITY}, {}, 0, 0},
-      {K::kDiscrete, {1, 2}, {1}, 0, 0},        {K::kDiscrete, {1, 2}, {0.5, 0.6}, 0, 0},
-      {K::kHyperexponential, {}, {}, 0, 0},     {K::kEmpirical, {}, {}, 0, 0},
-      {K::kEmpirical, {0}, {}, 0, 0},           {K::kTrace, {-1}, {}, 0, 0},
+      {K::kExponential, {0}, {}, 0, 0},
+      {K::kExponential, {NAN}, {}, 0, 0},
+      {K::kExponential, {1, 2}, {}, 0, 0},
+      {K::kUniform, {2, 1}, {}, 0, 0},
+      {K::kUniform, {-1, 1}, {}, 0, 0},
+      {K::kLognormal, {1, -1}, {}, 0, 0},
+      {K::kPareto, {1, 1}, {}, 0, 0},
+      {K::kPareto, {1, INFINITY}, {}, 0, 0},
+      {K::kDiscrete, {1, 2}, {1}, 0, 0},
+      {K::kDiscrete, {1, 2}, {0.5, 0.6}, 0, 0},
+      {K::kHyperexponential, {}, {}, 0, 0},
+      {K::kEmpirical, {}, {}, 0, 0},
+      {K::kEmpirical, {0}, {}, 0, 0},
+      {K::kTrace, {-1}, {}, 0, 0},
       {K::kDiscrete, {0, 1}, {0.5, 0.5}, 0, 0},
+      {K::kLognormalMixture, {1, 2, 1}, {0.5, 0.5}, 0, 0},
+      {K::kLognormalMixture, {1, 2, 1, -1}, {0.5, 0.5}, 0, 0},
+      {K::kLognormalMixture, {}, {}, 0, 0},
   };
   for (const Case& c : bad) {
     try {

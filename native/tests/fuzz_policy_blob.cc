@@ -26,9 +26,9 @@ void step(const std::vector<uint8_t>& blob) {
   const std::shared_ptr<const LoadedPolicy> policy = load_policy_bytes(blob.data(), blob.size(), &error);
   require(policy != nullptr && error.empty());
   if (policy->state_size() + policy->scratch_size() > kMostFloats) return;
-  HostedPolicy hosted(policy, policy->num_actors());
+  HostedPolicy hosted(policy, policy->central() ? policy->central_agents() : policy->num_actors());
   const std::vector<float> obs(policy->obs_size(), 1.0F);
-  std::vector<float> action(static_cast<size_t>(policy->num_servers()));
+  std::vector<float> action(policy->action_size());
   for (int i = 0; i < 3; ++i) {
     if (!hosted.act(policy->num_actors() - 1, obs.data(), action.data())) continue;
     for (const float a : action) require(a >= -1.0F && a <= 1.0F);

@@ -55,6 +55,27 @@ TEST(PolicyBlob, RoundTripIsExact) {
   }
 }
 
+TEST(PolicyBlob, CentralPoliciesRoundTrip) {
+  for (const uint32_t agents : {1U, 3U}) {
+    const PolicySpec spec =
+        PolicyMaker(3).policy(4, PolicyInput::kFlat, PolicyOutput::kDiscrete3, 5, 1, agents);
+    const std::vector<uint8_t> blob = blob_of(spec);
+    ASSERT_FALSE(blob.empty());
+    EXPECT_EQ(blob[12], agents);
+    PolicySpec back;
+    std::string error;
+    ASSERT_TRUE(decode_policy_blob(blob.data(), blob.size(), &back, &error)) << error;
+    EXPECT_EQ(back.central_agents, agents);
+    EXPECT_EQ(back.actors[0].mean.size(), agents * 53);
+    EXPECT_EQ(blob_of(back), blob);
+    // For another number of balancers the same bytes do not add up.
+    std::vector<uint8_t> other = blob;
+    other[12] = static_cast<uint8_t>(agents + 1);
+    seal(&other);
+    EXPECT_NE(refusal(other).find("(the observation)"), std::string::npos);
+  }
+}
+
 TEST(PolicyBlob, EveryFlippedBitIsRefused) {
   const std::vector<uint8_t> blob = blob_of(small_policy());
   for (size_t i = 0; i < blob.size(); ++i) {
@@ -80,7 +101,8 @@ TEST(PolicyBlob, EveryTruncationIsRefused) {
 
 TEST(PolicyBlob, EveryHeaderFieldIsChecked) {
   EXPECT_EQ(refusal_with(8, uint32_t{2}), "policy file version is 2; this build reads version 1");
-  EXPECT_EQ(refusal_with(12, uint32_t{1}), "corrupt policy file: its reserved field is not 0");
+  EXPECT_EQ(refusal_with(12, uint32_t{1025}), "central_agents is 1025; must be in 0..1024");
+  EXPECT_EQ(refusal_with(12, uint32_t{2}), "num_actors is 2; a central policy has 1");
   EXPECT_NE(refusal_with(24, uint64_t{7}).find("observation schema is 0x0000000000000007"),
             std::string::npos);
   EXPECT_EQ(refusal_with(32, uint32_t{0}), "num_servers is 0; must be in 1..4096");

@@ -37,7 +37,7 @@ class PolicyReference {
   std::vector<double> action(const std::vector<float>& obs) {
     const std::vector<double> y = outputs(obs);
     std::vector<double> action;
-    for (size_t j = 0; j < spec_.num_servers; ++j) {
+    for (size_t j = 0; j < spec_.num_servers * (spec_.central_agents == 0 ? 1 : spec_.central_agents); ++j) {
       if (spec_.output == PolicyOutput::kDiscrete3) {
         const auto* logits = y.data() + 3 * j;
         action.push_back(std::log2(1.0 + 0.5 * (std::max_element(logits, logits + 3) - logits)) / 2);

@@ -44,15 +44,19 @@ class PolicyMaker {
     return layer;
   }
 
+  // Central for central_agents balancers unless 0.
   // dense(hidden, relu) -> gru(hidden) -> dense(hidden, tanh) -> dense; without layers in between if hidden
   // is 0.
   PolicySpec policy(uint32_t servers, PolicyInput input, PolicyOutput output, uint32_t hidden,
-                    uint32_t actors = 1) {
+                    uint32_t actors = 1, uint32_t central_agents = 0) {
     const bool rows = input == PolicyInput::kPerServer;
-    const auto obs_size = static_cast<uint32_t>(observation_size(static_cast<int>(servers)));
+    const uint32_t agents = central_agents == 0 ? 1 : central_agents;
+    const auto obs_size = agents * static_cast<uint32_t>(observation_size(static_cast<int>(servers)));
     const uint32_t in = rows ? kRowInputs : obs_size;
-    const uint32_t out = (output == PolicyOutput::kDiscrete3 ? kNumChoices : 1) * (rows ? 1 : servers);
-    PolicySpec spec{observation_schema_hash(static_cast<int>(servers)), servers, input, output, 5.0F, {}};
+    const uint32_t out =
+        (output == PolicyOutput::kDiscrete3 ? kNumChoices : 1) * (rows ? 1 : agents * servers);
+    const uint64_t schema = observation_schema_hash(static_cast<int>(servers));
+    PolicySpec spec{schema, central_agents, servers, input, output, 5.0F, {}};
     for (uint32_t a = 0; a < actors; ++a) {
       ActorSpec actor{values(obs_size, 1.0F), values(obs_size, 1.0F), {}};
       for (float& value : actor.inv_std) value = 0.1F + value * value;

@@ -76,6 +76,31 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PolicyKernel,
                                          Shape{PolicyInput::kPerServer, PolicyOutput::kDiscrete3, 13, 24},
                                          Shape{PolicyInput::kPerServer, PolicyOutput::kTanh, 4, 0}));
 
+// A central policy is a flat one over the balancers' observations end to end.
+TEST(PolicyKernelCentral, AgreesWithDoublePrecision) {
+  for (const PolicyOutput output : {PolicyOutput::kTanh, PolicyOutput::kDiscrete3}) {
+    const PolicySpec spec = PolicyMaker(21).policy(4, PolicyInput::kFlat, output, 33, 1, 2);
+    HostedPolicy hosted(loaded(spec), 2);
+    EXPECT_EQ(hosted.num_agents(), 1);
+    PolicyReference reference(spec);
+    std::mt19937 draw(2);
+    std::vector<float> action(hosted.policy()->action_size());
+    ASSERT_EQ(action.size(), 8U);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<float> obs;
+      for (int i = 0; i < 2; ++i) {
+        const std::vector<float> one = observation(&draw, 4);
+        obs.insert(obs.end(), one.begin(), one.end());
+      }
+      ASSERT_EQ(obs.size(), hosted.policy()->obs_size());
+      const std::vector<double> expected = reference.action(obs);
+      ASSERT_TRUE(hosted.act(0, obs.data(), action.data()));
+      for (size_t j = 0; j < action.size(); ++j) ASSERT_NEAR(action[j], expected[j], 4e-6) << j;
+    }
+    EXPECT_FALSE(hosted.act(1, std::vector<float>(action.size() * 20).data(), action.data()));
+  }
+}
+
 // A copy of `values` that starts one float after a 64-byte boundary: every vector access is then misaligned.
 class Misaligned {
  public:
@@ -249,6 +274,26 @@ TEST(HostedPolicy, RefusesWhatDoesNotFit) {
   EXPECT_EQ(check_policy_fits(*two, observation_schema_hash(4), 4, 3),
             "policy has 2 actors; needs 1 or 3, one per load balancer");
   EXPECT_NE(check_policy_fits(*two, observation_schema_hash(4) + 1, 4, 2), "");
+  EXPECT_NE(check_policy_fits(*two, observation_schema_hash(4) + 1, 4, 3, true), "");
+  EXPECT_EQ(check_policy_fits(*two, observation_schema_hash(4), 4, 3, true), "");
+  const auto central = loaded(PolicyMaker(13).policy(4, PolicyInput::kFlat, PolicyOutput::kTanh, 0, 1, 2));
+  EXPECT_EQ(check_policy_fits(*central, observation_schema_hash(4), 4, 2), "");
+  EXPECT_EQ(check_policy_fits(*central, observation_schema_hash(4), 4, 1),
+            "policy is central, for 2 load balancers; this pool has 1");
+  EXPECT_THROW(HostedPolicy(central, 1), std::invalid_argument);
+}
+
+TEST(HostedPolicy, CyclesItsActorsOverMoreAgents) {
+  const std::shared_ptr<const LoadedPolicy> two =
+      loaded(PolicyMaker(13).policy(4, PolicyInput::kFlat, PolicyOutput::kTanh, 0, 2));
+  HostedPolicy hosted(two, 3, true);
+  const std::vector<float> obs(static_cast<size_t>(observation_size(4)), 0.5f);
+  std::vector<float> first(4), second(4), third(4);
+  ASSERT_TRUE(hosted.act(0, obs.data(), first.data()));
+  ASSERT_TRUE(hosted.act(1, obs.data(), second.data()));
+  ASSERT_TRUE(hosted.act(2, obs.data(), third.data()));
+  EXPECT_EQ(third, first);
+  EXPECT_NE(second, first);
 }
 
 }  // namespace
