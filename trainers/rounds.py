@@ -62,16 +62,6 @@ class KeepsFiles(Protocol):
         """Go on from them, after `load`."""
 
 
-@runtime_checkable
-class PlaysItself(Protocol):
-    """A trainer whose policy need not be of a kind that the policy file holds."""
-
-    exports: bool
-
-    def evaluate(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        """Statistics of one episode per seed, run to completion, with the keys of `native.simulate`."""
-
-
 class GameConfig(Protocol):
     """The hyper-parameters that say which game is played."""
 

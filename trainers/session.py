@@ -7,7 +7,7 @@ RUN/progress.csv     one row per round: losses, temperatures, evaluation of the 
 RUN/timing.csv       wall clock, apart since it is all that differs between two runs of one seed
 RUN/budget.json      what training has cost: episodes, env_steps (joint), cpu_s, wall_s, bytes_exchanged
 RUN/checkpoint/      arrays.npz and state.json; what the engine keeps of its own
-RUN/policy.bin       the policy of the last checkpoint, if its kind can be exported
+RUN/policy.bin       the policy of the last checkpoint
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from steelyard import native
 from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint, results
-from steelyard.trainers.rounds import KeepsFiles, PlaysItself, Round, Trainer
+from steelyard.trainers.rounds import KeepsFiles, Round, Trainer
 from steelyard.trainers.run_logger import CsvLog, LiveLine, WandbLog, WandbMode
 
 _VALIDATION_RUN = 0x5EED_0F5E_D000  # run seed of the validation episodes; training runs have small ones
@@ -205,14 +205,13 @@ class Session:
     def save(self) -> None:
         """Checkpoint and policy file, each replaced as a whole."""
         trainer = self.trainer
-        policy = None if _stays(trainer) else trainer.policy()
+        policy = trainer.policy()
         state = {"trainer": trainer.state(), "learned_s": self.learned_s}
         more = trainer.save_files if isinstance(trainer, KeepsFiles) else None
         checkpoint.save(self.plan.directory / "checkpoint", state, more)
         spent = {"episodes": trainer.episodes, **self.budget.now()}
         results.write_json("--run", self.plan.directory / "budget.json", spent)
-        if policy is not None:
-            results.write_file("--run", self.plan.directory / "policy.bin", policy)
+        results.write_file("--run", self.plan.directory / "policy.bin", policy)
 
     def _record(self, played: Round, wandb: WandbLog, due: bool) -> None:
         episode = self.trainer.episodes
@@ -228,21 +227,18 @@ class Session:
             "sed_sojourn_s": self.reference_s,
         }
         if due:
-            rows = self._evaluate()
+            rows = self._simulate(self._rule())
             row["eval_sojourn_s"] = self.learned_s = self._mean_sojourn(rows)
-            details = rows[0].get("timeline")
-            if details is not None:
-                sojourn_s = np.concatenate([each["sojourn_s"] for each in rows])
-                t_s, weights = np.asarray(details["t_s"]), np.asarray(details["weights"])
-                wandb.evaluation(episode, sojourn_s, t_s, weights)
+            details = rows[0]
+            wandb.evaluation(
+                episode,
+                np.concatenate([each["sojourn_s"] for each in rows]),
+                np.asarray(details["timeline"]["t_s"]),
+                np.asarray(details["timeline"]["weights"]),
+            )
             self.on_evaluation(episode, self.learned_s)
         self.logs["progress"].write(row)
         wandb.log(row | {f"weight_{j}": float(w) for j, w in enumerate(played.weights.mean(0))})
-
-    def _evaluate(self) -> list[dict[str, Any]]:
-        """The policy on the validation episodes: by native inference of what is exported, if it is."""
-        trainer = self.trainer
-        return trainer.evaluate(self.seeds) if _stays(trainer) else self._simulate(self._rule())
 
     def _rule(self) -> Any:
         rule = self.plan.scenario.to_rule("policy")
@@ -260,11 +256,6 @@ class Session:
         training = float(np.mean(played.stats["sojourn_mean_s"]))
         learned = "" if math.isnan(self.learned_s) else f"policy {self.learned_s:.3f}, "
         return f"sojourn {training:.3f} s exploring; {learned}SED {self.reference_s:.3f}"
-
-
-def _stays(trainer: Trainer) -> TypeGuard[PlaysItself]:
-    """Whether its policy cannot be exported, so that it plays the episodes of an evaluation itself."""
-    return isinstance(trainer, PlaysItself) and not trainer.exports
 
 
 def _episode_row(played: Round, index: int, number: int) -> dict[str, Any]:

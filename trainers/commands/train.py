@@ -78,8 +78,7 @@ class Train:
         if status:
             print(f"stopped after {episodes} episodes; to go on: {self._again()}", file=sys.stderr)
         elif not self.quiet:
-            policy = Path(self.directory) / "policy.bin"
-            print(f"policy: {policy}" if policy.exists() else f"run: {self.directory} (nothing to export)")
+            print(f"policy: {Path(self.directory) / 'policy.bin'}")
         return status
 
     def _train_local(self) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class BatchEnvRunner(MultiAgentEnvRunner):
         self._records: list[dict[str, Any]] = []
         self._cpu_s = time.process_time()
         super().__init__(config=config, **kwargs)
-        # RLlib seeds every policy's weights alike and this runner's noise by its index; a resumed one goes on.
+        # A stream of its own for every runner, and another one after a resume.
         self._noise = torch.Generator().manual_seed(self._noise_seed())
 
     def make_env(self) -> None:

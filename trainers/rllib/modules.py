@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
@@ -44,14 +43,13 @@ class ActorModule(TorchRLModule, InferenceOnlyAPI):
         self.register_buffer("inverse", torch.tensor(config["inverse"], dtype=torch.float32))
         self.action_dist_cls = TorchDiagGaussian
         if config["discrete"]:
-            lengths = [3] * (self.actor.head.out_features // 3)
-            self.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(input_lens=lengths)
+            heads = config["num_servers"] * (config["num_agents"] if config["policies"] == "central" else 1)
+            self.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(input_lens=[3] * heads)
 
     def get_initial_state(self) -> dict[str, torch.Tensor]:
         """The state of one sequence at its start, (R, H); nothing if not recurrent."""
-        if not self.model_config["recurrent"]:
-            return {}
-        return {STATE: self.actor.initial_state(1)[0]}
+        start = nets.initial_state(self.actor)
+        return {} if start is None else {STATE: start}
 
     def get_non_inference_attributes(self) -> list[str]:
         """What only learning needs."""

@@ -1,4 +1,4 @@
-"""The engine's algorithms by name and their hyper-parameters; importing this imports neither torch nor ray."""
+"""The engine's algorithms by name and their hyper-parameters; imports neither torch nor ray."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from steelyard.envs.scenario import Scenario
 SCOPES = ("own", "shared", "central")
 """Whose policy it is: every balancer's own; one that all balancers run; one agent that sees and sets all."""
 
+_INPUTS = {
+    (False, False): ("flat", "per_server"),
+    (False, True): ("flat", "shared", "per_server"),
+    (True, False): ("flat",),
+    (True, True): ("shared",),
+}  # by whether the policy is central and whether it is recurrent
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,8 +30,8 @@ class Settings:
     recurrent: bool = False
     """A GRU actor instead of a feed-forward one."""
     input: str = "flat"
-    """`flat`: one network on everything; `per_server`: one for each server's row; `shared` (recurrent only):
-    that and a learnt constant per server."""
+    """`flat`: one network on everything; `per_server`: one for each server's row; `shared`: that and a learnt
+    constant per server, recurrent only. A central policy is `flat`, or `shared` if recurrent."""
     discrete: bool = False
     """Weights {1, 1.5, 2} by one categorical head per server instead of continuous ones."""
     reward: str = "log_vbf"
@@ -68,11 +75,10 @@ class Settings:
         steps = episode_steps(scenario)
         require("sequence", self.sequence, 1 <= self.sequence <= steps, f"1 to {steps}, an episode's steps")
         require("policies", self.policies, self.policies in SCOPES, " or ".join(SCOPES))
-        inputs = ("flat", "shared", "per_server") if self.recurrent else ("flat", "per_server")
-        require("input", self.input, self.input in inputs, f"{' or '.join(inputs)} here")
         central = self.policies == "central"
-        require("recurrent", self.recurrent, not (central and self.recurrent), "false with a central policy")
-        require("input", self.input, not (central and self.input != "flat"), "flat with a central policy")
+        inputs = _INPUTS[central, self.recurrent]
+        kind = f"a{' central' * central}{' recurrent' * self.recurrent} policy"
+        require("input", self.input, self.input in inputs, f"{' or '.join(inputs)} for {kind}")
         check_reward(self.reward or scenario.reward.kind, self.measure or scenario.reward.measure)
 
     @property
@@ -193,7 +199,8 @@ class Sac(Settings):
         for name in ("batch_size", "replay_episodes"):
             require(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         require("tau", self.tau, 0 < self.tau < 1, "above 0 and below 1")
-        require("critic", self.critic, self.critic in ("flat", "set"), "flat or set")
+        critics = ("set",) if self.policies == "central" else ("flat", "set")
+        require("critic", self.critic, self.critic in critics, f"{' or '.join(critics)} for these policies")
         require("discrete", self.discrete, not self.discrete, "false: sac here sets continuous weights")
         allowed = f"at least {self.sequence}, one sequence" if self.recurrent else ""
         require(

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from steelyard import native
 from steelyard.agents import export
-from steelyard.agents.layout import DISCRETE_ACTIONS
-from steelyard.agents.normaliser import Normaliser
+from steelyard.agents.layout import central_bytes_per_step, observation_dim
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers.rllib import build, nets
@@ -90,38 +88,11 @@ class RllibTrainer:
         return found
 
     def policy(self) -> bytes:
-        """The policy file. UserError for a central policy, which the file format has no place for."""
-        if self.game.central:
-            raise UserError("export: a central policy cannot be exported; policies = own or shared can")
+        """The policy file."""
         actors = self.actors()
+        if self.game.central:
+            return export.central_policy_bytes(actors[0], self.normaliser, self.settings.clip)  # type: ignore[arg-type]
         return export.policy_bytes(actors, [self.normaliser] * len(actors), self.settings.clip)  # type: ignore[arg-type]
-
-    @property
-    def exports(self) -> bool:
-        """Whether there is a policy file."""
-        return not self.game.central
-
-    def evaluate(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        """Episodes of the central policy, in the world itself, run to completion: statistics by episode."""
-        (actor,) = self.actors()
-        module = self.module(self.game.policies[0])
-        config = self.scenario.to_native()
-        rows = []
-        for seed in seeds:
-            world = native.World(config, self.scenario.to_rule("sed"), seed)
-            for step in range(self.game.steps):
-                seen = torch.from_numpy(world.observe_all().reshape(1, -1))
-                with torch.no_grad():
-                    logits = nets.as_logits(actor(module.own(seen)), self.settings.discrete)
-                chosen = module.likeliest(logits).reshape(self.scenario.num_agents, -1)
-                if self.settings.discrete:
-                    chosen = np.array(DISCRETE_ACTIONS, np.float32)[chosen]
-                for agent, action in enumerate(chosen):
-                    world.act(agent, np.ascontiguousarray(action, dtype=np.float32))
-                world.run_until((step + 1) * self.scenario.control.step_s)
-            world.drain()
-            rows.append(world.stats())
-        return rows
 
     def state(self) -> dict[str, Any]:
         """A tree for `checkpoint.save`; RLlib's own state goes beside it by `save_files`."""
@@ -175,11 +146,11 @@ class RllibTrainer:
     def _bytes(self, episodes: int) -> int:
         """What agents would send for these episodes, as float32: see docs/rllib.md."""
         agents, servers = self.scenario.num_agents, self.scenario.num_servers
-        seen = 12 * servers + 5
-        if self.game.central:  # observations to the one agent and its weights back, at every step
-            return episodes * self.game.steps * agents * (seen + servers) * 4
+        if self.game.central:
+            return episodes * self.game.steps * central_bytes_per_step(agents, servers)
         if self.settings.policies == "own" and not self.settings.sees_state:
             return 0
+        seen = observation_dim(servers)
         trajectory = (self.game.steps + 1) * seen + self.game.steps * (servers + 1)
         weights = sum(p.numel() for p in self.module(self.game.policies[0]).actor.parameters())
         return 4 * agents * (episodes * trajectory + weights)
