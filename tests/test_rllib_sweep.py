@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,22 +55,21 @@ def test_a_sweep_of_the_engine_and_its_best(tmp_path: Path) -> None:
 
 
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
-    """Killed when its first trial has ended: that one is not done again, none is lost."""
-    (tmp_path / "sweep.toml").write_text(SWEEP.format(scheduler="none").replace("[4, 8]", "[4, 6, 8, 10]"))
+    """Killed at the moment its first trial ends: that one is not done again, none is lost."""
+    (tmp_path / "sweep.toml").write_text(SWEEP.format(scheduler="none").replace("[4, 8]", "[4, 6, 8]"))
     line = [sys.executable, "-m", "steelyard.trainers.cli", *sweep_line(tmp_path)]
     process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for text in process.stderr:
         if text.startswith("trial 1:"):
             break
-    time.sleep(3)  # Tune saves its own state every two seconds
     process.kill()
     process.communicate(timeout=60)
     trials = tmp_path / "out" / "trials"
     ended = {
-        each: each.stat().st_mtime_ns
-        for each in trials.glob("*/episodes.csv")
-        if len(rows(each.parent, "episodes")) == 8
+        each.with_name("episodes.csv"): each.with_name("episodes.csv").stat().st_mtime_ns
+        for each in trials.glob("*/budget.json")  # the last file that a trial writes
+        if json.loads(each.read_text())["episodes"] == 8
     }
     assert ended
     assert not (tmp_path / "out" / "results.csv").exists()
@@ -79,5 +77,6 @@ def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     assert {each: each.stat().st_mtime_ns for each in ended} == ended
     with open(tmp_path / "out" / "results.csv") as stream:
         table = list(csv.DictReader(stream))
-    assert sorted(int(row["hidden"]) for row in table) == [4, 6, 8, 10]
+    assert sorted(int(row["hidden"]) for row in table) == [4, 6, 8]
     assert all(len(rows(trials / row["trial"], "episodes")) == 8 for row in table)
+    assert len(list(trials.glob("*/config.json"))) == 3

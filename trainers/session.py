@@ -77,8 +77,10 @@ def open_run(plan: Plan, resume: bool) -> Any:
     run, mark = plan.directory, plan.directory / _MARK
     if not resume:
         results.make_directory("--run", run)
-        results.write_json("--run", run / "manifest.json", results.provenance(plan.command))
     results.write_json("--run", mark, plan.config())  # of a resumed run, `episodes` may be another
+    manifest = run / "manifest.json"
+    if not manifest.is_file():  # new, or killed before this line
+        results.write_json("--run", manifest, results.provenance(plan.command))
     if not resume or checkpoint.find(run / "checkpoint") is None:
         return None  # new, or stopped before its first checkpoint: from the start
     return checkpoint.load(run / "checkpoint")

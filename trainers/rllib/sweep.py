@@ -2,15 +2,23 @@
 
 DIR/sweep.toml    the sweep's file, as it was
 DIR/tune/         Ray Tune's own state
-DIR/trials/ID/    the run directory of a trial
+DIR/trials/ID/    the run directory of a trial; ID is its place in the sweep and a digest of its choices, so
+                  that it is found again even if Tune was killed before it noted the trial
 DIR/results.csv   a row per trial: its hyper-parameters, episodes, eval_sojourn_s, best first
 DIR/best.toml     the best trial's hyper-parameters, for `steelyard train --hyper`
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
 import os
+import shutil
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +115,30 @@ def _trial(chosen: dict[str, Any], sweep: Sweep, out: str) -> None:
     """One training run, in a process of Tune's; goes on from its checkpoint if it was begun before."""
     from ray import tune
 
-    from steelyard.trainers import session
-
     config = sweep.config(chosen)
-    directory = Path(out) / _TRIALS / tune.get_context().get_trial_id()
-    import dataclasses
+    directory = Path(out) / _TRIALS / _name(tune.get_context().get_trial_id(), chosen)
+    with _alone(directory.with_suffix(".lock")):
+        _train(sweep, config, directory)
+
+
+def _name(trial: str, chosen: Mapping[str, Any]) -> str:
+    """Of a trial's directory. Tune's own name has a random part before its number."""
+    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()
+    return f"{trial.rpartition('_')[2]}-{digest[:8]}"
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Waits for whoever holds the file: a trial of a sweep that was killed may live for a moment."""
+    with open(path, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _train(sweep: Sweep, config: Any, directory: Path) -> None:
+    from ray import tune
+
+    from steelyard.trainers import session
 
     plan = session.Plan(
         scenario=sweep.scenario,
@@ -126,7 +153,10 @@ def _trial(chosen: dict[str, Any], sweep: Sweep, out: str) -> None:
         engine=sweep.engine,
     )
     trainer = _trainer(sweep, config)
-    saved = session.open_run(plan, (directory / "config.json").is_file())
+    begun = (directory / "config.json").is_file()
+    if not begun:  # killed while it was made
+        shutil.rmtree(directory, ignore_errors=True)
+    saved = session.open_run(plan, begun)
     course = session.Session(plan, trainer, saved)
     told: list[int] = []
 
@@ -172,7 +202,7 @@ def _row(sweep: Sweep, trial: Any) -> dict[str, Any]:
     last = trial.last_result or {}
     chosen = {name: trial.config.get(name) for name in sweep.space}
     return {
-        "trial": trial.trial_id,
+        "trial": _name(trial.trial_id, trial.config),
         "status": trial.status,
         "episodes": last.get("episodes"),
         METRIC: last.get(METRIC),
