@@ -222,6 +222,17 @@ def test_options_need_neither_ray_nor_torch(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path, timeout=60).returncode == 0
 
 
+def test_without_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert train(tmp_path / "run", "--algo", "ippo") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "needs the package ray" in line
+    assert "steelyard[rllib]" in line
+    assert not (tmp_path / "run").exists()
+
+
 def test_env_config_is_checked() -> None:
     from steelyard.envs import rllib
 
