@@ -229,7 +229,7 @@ def test_without_ray(
     assert train(tmp_path / "run", "--algo", "ippo") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "needs the package ray" in line
-    assert "steelyard[rllib]" in line
+    assert "steelyard[learn,rllib]" in line
     assert not (tmp_path / "run").exists()
 
 

@@ -19,7 +19,7 @@ GROUP = "steelyard.commands"
 ORDER = ("scenarios", "simulate", "train", "evaluate", "compare", "tune", "sweep", "export", "bench")
 """Commands in the order a newcomer needs them; others follow by name."""
 
-_EXTRAS = {"ray": "rllib", "wandb": "wandb"}
+_EXTRAS = {"ray": "learn,rllib", "wandb": "learn,wandb"}
 """Extras of pyproject.toml by the package that they bring; the others come with `learn`."""
 
 STATUS_ERROR = 1
