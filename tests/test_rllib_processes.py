@@ -125,7 +125,7 @@ def test_what_an_unreachable_cluster_leaves(tmp_path: Path) -> None:
         arguments(tmp_path / "run", "ippo", 8, "--ray-address", "127.0.0.1:1"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

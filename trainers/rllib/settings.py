@@ -170,6 +170,10 @@ class Impala(Async):
 class Sac(Settings):
     """Independent soft actor-critic (Haarnoja et al. 2018) with twin critics."""
 
+    num_envs: int = 8
+    """Episodes played side by side between two updates, over all env runners."""
+    shaping: float = 1.2
+    """k of the potential-based shaping k (gamma r_t - r_{t-1}); 0 turns it off."""
     actor_lr: float = 1e-4
     """Learning rate of the actor (Adam); its constants learn `bias_rate` times faster."""
     critic_lr: float = 1e-3
@@ -182,7 +186,7 @@ class Sac(Settings):
     """Entropy per server that the temperature is tuned to."""
     tau: float = 0.05
     """Share of the critics that moves into their targets at a gradient step."""
-    updates_per_episode: float = 10.0
+    updates_per_episode: float = 6.0
     """Gradient steps per agent for every episode played."""
     batch_size: int = 256
     """Steps per gradient step."""
