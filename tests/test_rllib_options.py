@@ -53,7 +53,7 @@ def test_engines_have_their_own_algorithms(tmp_path: Path, capsys: pytest.Captur
     assert "distr-lb" in line
     assert "ippo" in line
     local = ["train", "--scenario", "cluster-a-cpu", "--run", str(run)]
-    assert "distr-lb" in refusal(capsys, cli.main([*local, "--algo", "ippo"]))
+    assert "distr-lb" in refusal(capsys, cli.main([*local, "--algo", "appo"]))
     assert "only with --engine rllib" in refusal(capsys, cli.main([*local, "--env-runners", "2"]))
     assert "only with --engine rllib" in refusal(capsys, cli.main([*local, "--ray-address", "x:1"]))
     assert not run.exists()
