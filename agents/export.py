@@ -14,10 +14,11 @@ from steelyard import native
 from steelyard.agents.central import CentralActor
 from steelyard.agents.gru_actor import GruActor
 from steelyard.agents.layout import FEATURES_PER_SERVER, INTER_ARRIVAL_FEATURES, ROW_DIM
-from steelyard.agents.mlp_actor import MlpActor
+from steelyard.agents.mlp_actor import CentralMlpActor, MlpActor
 from steelyard.agents.normaliser import Normaliser
 
 Actor = GruActor | MlpActor
+Central = CentralActor | CentralMlpActor
 _OWN = FEATURES_PER_SERVER + 1  # of a row: what it says of its own server
 
 
@@ -38,9 +39,10 @@ def policy_bytes(actors: Sequence[Actor], normalisers: Sequence[Normaliser], cli
     return bytes(native.encode_policy(policy_spec(actors, normalisers, clip)))
 
 
-def central_policy_bytes(actor: CentralActor, normaliser: Normaliser, clip: float) -> bytes:
+def central_policy_bytes(actor: Central, normaliser: Normaliser, clip: float) -> bytes:
     """A central policy file: the actor as a flat one. ValueError if a weight is NaN or infinite."""
     mean, inverse = (np.tile(vector, actor.num_agents) for vector in normaliser.vectors())
+    layers = _unshared_central(actor) if isinstance(actor, CentralActor) else _feed_forward(actor)
     spec = {
         "scope": "central",
         "num_agents": actor.num_agents,
@@ -48,7 +50,7 @@ def central_policy_bytes(actor: CentralActor, normaliser: Normaliser, clip: floa
         "input": "flat",
         "output": "discrete3" if actor.discrete else "tanh",
         "clip": float(clip),
-        "actors": [{"mean": mean, "inv_std": inverse, "layers": _unshared_central(actor)}],
+        "actors": [{"mean": mean, "inv_std": inverse, "layers": layers}],
     }
     return bytes(native.encode_policy(spec))
 
@@ -59,10 +61,14 @@ def _actor(actor: Actor, normaliser: Normaliser) -> dict[str, Any]:
         layers = _unshared(actor)
         return {"mean": mean, "inv_std": inverse, "layers": layers}
     if isinstance(actor, GruActor):
-        layers = [_dense(actor.encoder, "relu"), _gru(actor.gru), _dense(actor.body, "relu")]
+        layers = [_dense(actor.encoder, "relu"), _gru(actor.gru), _dense(actor.body, "relu"), _head(actor)]
     else:
-        layers = [_dense(actor.first, "relu"), _dense(actor.second, "relu")]
-    return {"mean": mean, "inv_std": inverse, "layers": [*layers, _head(actor)]}
+        layers = _feed_forward(actor)
+    return {"mean": mean, "inv_std": inverse, "layers": layers}
+
+
+def _feed_forward(actor: MlpActor | CentralMlpActor) -> list[dict[str, Any]]:
+    return [_dense(actor.first, "relu"), _dense(actor.second, "relu"), _head(actor)]
 
 
 def _numpy(tensor: torch.Tensor) -> NDArray[np.float32]:
@@ -88,7 +94,7 @@ def _gru(layer: nn.GRU) -> dict[str, Any]:
     return {"kind": "gru"} | {key: _numpy(getattr(layer, name)) for key, name in names.items()}
 
 
-def _head(actor: Actor | CentralActor) -> dict[str, Any]:
+def _head(actor: Actor | Central) -> dict[str, Any]:
     """Logits as they are; of a Gaussian only the mean, outputs 0, 2, ..: exported policies do not explore."""
     layer = _dense(actor.head, "none")
     if actor.outputs == 2:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ VERSION = 1
 _ARRAY = "__array__"
 
 
-def save(directory: Path, state: Any) -> None:
-    """Write `state` to `directory`; at every moment `find` gives the old or the new checkpoint, whole."""
+def save(directory: Path, state: Any, more: Callable[[Path], None] | None = None) -> None:
+    """Write `state` to `directory`; at every moment `find` gives the old or the new checkpoint, whole.
+
+    `more` may add files of its own to the folder that it is given, before it takes its place.
+    """
     arrays: dict[str, np.ndarray] = {}
     tree = _split(state, "", arrays)
     fresh, old = directory.with_name(f"{directory.name}.new"), directory.with_name(f"{directory.name}.old")
@@ -41,6 +45,8 @@ def save(directory: Path, state: Any) -> None:
         json.dump({"version": VERSION, "state": tree}, text, indent=1)
         text.flush()
         os.fsync(text.fileno())
+    if more is not None:
+        more(fresh)
     if directory.exists():
         os.rename(directory, old)
     os.rename(fresh, directory)

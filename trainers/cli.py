@@ -16,8 +16,11 @@ from collections.abc import Sequence
 from importlib import metadata
 
 GROUP = "steelyard.commands"
-ORDER = ("scenarios", "simulate", "train", "evaluate", "compare", "tune", "export", "bench")
+ORDER = ("scenarios", "simulate", "train", "evaluate", "compare", "tune", "sweep", "export", "bench")
 """Commands in the order a newcomer needs them; others follow by name."""
+
+_EXTRAS = {"ray": "learn,rllib", "wandb": "learn,wandb"}
+"""Extras of pyproject.toml by the package that they bring; the others come with `learn`."""
 
 STATUS_ERROR = 1
 STATUS_USAGE = 2
@@ -118,7 +121,9 @@ def missing_module(command: str, error: ModuleNotFoundError) -> str:
     missing = error.name or str(error)
     if missing.startswith("steelyard."):
         return f"{command} needs {missing}, which is not built; run `make native`"
-    return f"{command} needs the package {missing}; install it, for example: pip install 'steelyard[learn]'"
+    package = missing.partition(".")[0]
+    extra = _EXTRAS.get(package, "learn")
+    return f"{command} needs the package {package}; install it, for example: pip install 'steelyard[{extra}]'"
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ RECORD_KEYS = (
 )
 """Keys of one JSON record, in this order."""
 
-_VERSIONED = ("steelyard", "numpy", "torch", "torchrl", "tensordict", "gymnasium", "pettingzoo")
+_VERSIONED = ("steelyard", "numpy", "torch", "torchrl", "tensordict", "gymnasium", "pettingzoo", "ray")
 MARL_EVAL_METRICS = ("sojourn_mean_s", "sojourn_p99_s", "rejected")
 _TABLE_SUFFIXES = (".csv", ".parquet")
 

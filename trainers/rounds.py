@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ class Round:
     weights: NDArray[np.float32]  # (B, N) geometric means over steps and agents
     learning: dict[str, float] = field(default_factory=dict)  # means over the round's gradient steps
     bytes_exchanged: int = 0  # what agents would send to train together: trajectories, parameters
+    cpu_s: float = 0.0  # spent on it by other processes
 
 
 class Trainer(Protocol):
@@ -47,6 +49,17 @@ class Trainer(Protocol):
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A trainer that keeps files of its own in a checkpoint."""
+
+    def save_files(self, folder: Path) -> None:
+        """Add them to the folder of a checkpoint in the making."""
+
+    def load_files(self, folder: Path) -> None:
+        """Go on from them, after `load`."""
 
 
 class GameConfig(Protocol):

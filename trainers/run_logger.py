@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import netrc
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -17,6 +19,36 @@ from steelyard.envs.errors import UserError
 
 WandbMode = Literal["disabled", "offline", "online"]
 _HISTOGRAM_BINS = 64
+_WANDB_HOST = "api.wandb.ai"  # keys are stored under this name whatever W&B's present address is
+
+
+def check_wandb(mode: WandbMode) -> None:
+    """UserError if W&B shall be online and nobody is logged in; ModuleNotFoundError if it is not there."""
+    if mode == "disabled":
+        return
+    import wandb  # noqa: F401
+
+    if mode == "online" and not _logged_in():
+        raise UserError(
+            "--wandb online: no W&B key; set WANDB_API_KEY, run `wandb login`, or use --wandb offline"
+        )
+
+
+def _logged_in() -> bool:
+    """Whether W&B finds a key without asking: environment, netrc or its own settings."""
+    from wandb.sdk import wandb_setup
+
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = wandb_setup.singleton().settings
+    if settings.api_key:
+        return True
+    hosts = (urlsplit(settings.base_url).netloc, _WANDB_HOST)
+    try:
+        stored = netrc.netrc(os.environ.get("NETRC") or str(Path("~/.netrc").expanduser()))
+        return any(stored.authenticators(host) is not None for host in hosts)
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 class CsvLog:

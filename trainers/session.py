@@ -6,7 +6,7 @@ RUN/episodes.csv     one row per training episode
 RUN/progress.csv     one row per round: losses, temperatures, evaluation of the policy against SED
 RUN/timing.csv       wall clock, apart since it is all that differs between two runs of one seed
 RUN/budget.json      what training has cost: episodes, env_steps (joint), cpu_s, wall_s, bytes_exchanged
-RUN/checkpoint/      arrays.npz and state.json
+RUN/checkpoint/      arrays.npz and state.json; what the engine keeps of its own
 RUN/policy.bin       the policy of the last checkpoint
 """
 
@@ -29,10 +29,11 @@ from steelyard import native
 from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint, results
-from steelyard.trainers.rounds import Round, Trainer
+from steelyard.trainers.rounds import KeepsFiles, Round, Trainer
 from steelyard.trainers.run_logger import CsvLog, LiveLine, WandbLog, WandbMode
 
 _VALIDATION_RUN = 0x5EED_0F5E_D000  # run seed of the validation episodes; training runs have small ones
+_MARK = "config.json"
 STATUS_INTERRUPTED = 130
 
 
@@ -53,11 +54,14 @@ class Plan:
     wandb: WandbMode = "disabled"
     threads: int = 1
     quiet: bool = False
+    engine: str = "local"
 
     def config(self) -> dict[str, Any]:
         """What decides the course of the run; `--resume` must agree with it."""
         evaluation = {"rounds": self.eval_rounds, "episodes": self.eval_episodes}
+        engine = {} if self.engine == "local" else {"engine": self.engine}
         return {
+            **engine,
             "algorithm": self.algorithm,
             "seed": self.seed,
             "episodes": self.episodes,
@@ -69,17 +73,29 @@ class Plan:
 
 def open_run(plan: Plan, resume: bool) -> Any:
     """Make or check the run directory; the state to go on from, or None. UserError overwrites nothing."""
+    check_run(plan, resume)
+    run, mark = plan.directory, plan.directory / _MARK
+    if not resume:
+        results.make_directory("--run", run)
+    results.write_json("--run", mark, plan.config())  # of a resumed run, `episodes` may be another
+    manifest = run / "manifest.json"
+    if not manifest.is_file():  # new, or killed before this line
+        results.write_json("--run", manifest, results.provenance(plan.command))
+    if not resume or checkpoint.find(run / "checkpoint") is None:
+        return None  # new, or stopped before its first checkpoint: from the start
+    return checkpoint.load(run / "checkpoint")
+
+
+def check_run(plan: Plan, resume: bool) -> None:
+    """UserError unless the run can start (or go on) in its directory; writes nothing."""
     run, config = plan.directory, json.loads(json.dumps(plan.config()))
-    mark = run / "config.json"
+    mark = run / _MARK
     if not resume:
         if run.is_dir() and any(run.iterdir()):
             hint = "add --resume to go on with it" if mark.is_file() else "it is not a run directory"
             raise UserError(f"--run: {run} is not empty; {hint}, or name another directory")
         results.check_directory("--run", run)
-        results.make_directory("--run", run)
-        results.write_json("--run", run / "manifest.json", results.provenance(plan.command))
-        results.write_json("--run", mark, config)
-        return None
+        return
     if not mark.is_file():
         raise UserError(
             f"--run: {run} has no config.json, so there is no run to resume; drop --resume to start one"
@@ -93,10 +109,6 @@ def open_run(plan: Plan, resume: bool) -> Any:
             raise UserError(
                 f"--resume: {key} is {shown(there)}, but {run} has {shown(here)}; allowed: the same"
             )
-    results.write_json("--run", mark, config)  # `episodes` may be another
-    if checkpoint.find(run / "checkpoint") is None:
-        return None  # stopped before its first checkpoint: from the start
-    return checkpoint.load(run / "checkpoint")
 
 
 def _differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -133,9 +145,10 @@ class Budget:
         """Count a round: joint steps of the environment, and what agents would have sent."""
         self.env_steps += len(played.seeds) * round(scenario.episode.horizon_s / scenario.control.step_s)
         self.bytes_exchanged += played.bytes_exchanged
+        self._cpu_s += played.cpu_s
 
     def now(self) -> dict[str, float]:
-        """env_steps, bytes_exchanged, cpu_s (of this process and its threads), wall_s."""
+        """env_steps, bytes_exchanged, cpu_s (of all processes that play or learn), wall_s."""
         return {
             "env_steps": self.env_steps,
             "bytes_exchanged": self.bytes_exchanged,
@@ -151,6 +164,10 @@ class Session:
         self.plan, self.trainer = plan, trainer
         if saved is not None:
             trainer.load(saved["trainer"])
+            if isinstance(trainer, KeepsFiles):
+                found = checkpoint.find(plan.directory / "checkpoint")
+                assert found is not None  # `saved` comes from there
+                trainer.load_files(found)
         start = trainer.episodes
         names = ("episodes", "progress", "timing")
         self.logs = {name: CsvLog(plan.directory / f"{name}.csv", start) for name in names}
@@ -161,6 +178,7 @@ class Session:
         if saved is not None:
             self.learned_s = saved["learned_s"]
         self.budget = Budget.read(plan.directory / "budget.json", start)
+        self.on_evaluation: Callable[[int, float], None] = lambda episode, sojourn_s: None
 
     def run(self) -> int:
         """Train; 0, or 130 after Ctrl-C. A checkpoint is left in both cases."""
@@ -169,10 +187,11 @@ class Session:
         wandb = WandbLog(plan.wandb, plan.directory, plan.config(), name)
         with _interruptible() as stopped, LiveLine(name, plan.episodes, trainer.episodes, plan.quiet) as live:
             while trainer.episodes < plan.episodes and not stopped():
+                before = trainer.episodes // (plan.num_envs * plan.eval_rounds)
                 played = trainer.round(min(plan.num_envs, plan.episodes - trainer.episodes))
                 self.budget.add(played, plan.scenario)
-                number = -(-trainer.episodes // plan.num_envs)
-                due = number % plan.eval_rounds == 0 or trainer.episodes >= plan.episodes
+                after = trainer.episodes // (plan.num_envs * plan.eval_rounds)
+                due = after > before or trainer.episodes >= plan.episodes
                 self._record(played, wandb, due)
                 self.logs["timing"].write({"episode": trainer.episodes, **self.budget.now()})
                 if due:
@@ -187,10 +206,12 @@ class Session:
 
     def save(self) -> None:
         """Checkpoint and policy file, each replaced as a whole."""
-        policy = self.trainer.policy()
-        state = {"trainer": self.trainer.state(), "learned_s": self.learned_s}
-        checkpoint.save(self.plan.directory / "checkpoint", state)
-        spent = {"episodes": self.trainer.episodes, **self.budget.now()}
+        trainer = self.trainer
+        policy = trainer.policy()
+        state = {"trainer": trainer.state(), "learned_s": self.learned_s}
+        more = trainer.save_files if isinstance(trainer, KeepsFiles) else None
+        checkpoint.save(self.plan.directory / "checkpoint", state, more)
+        spent = {"episodes": trainer.episodes, **self.budget.now()}
         results.write_json("--run", self.plan.directory / "budget.json", spent)
         results.write_file("--run", self.plan.directory / "policy.bin", policy)
 
@@ -217,6 +238,7 @@ class Session:
                 np.asarray(details["timeline"]["t_s"]),
                 np.asarray(details["timeline"]["weights"]),
             )
+            self.on_evaluation(episode, self.learned_s)
         self.logs["progress"].write(row)
         wandb.log(row | {f"weight_{j}": float(w) for j, w in enumerate(played.weights.mean(0))})
 

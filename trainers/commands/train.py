@@ -8,17 +8,24 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
-from steelyard.trainers import algorithms, results
+from steelyard.envs.toml_text import parse_toml
+from steelyard.trainers import algorithms, results, run_logger
 from steelyard.trainers.algorithms import HYPER
 from steelyard.trainers.commands import common
+from steelyard.trainers.rllib import settings as rllib
+
+if TYPE_CHECKING:
+    from steelyard.trainers.session import Plan
 
 ALGO_HELP = "; ".join(f"{name}: {each.summary}" for name, each in algorithms.ALGORITHMS.items())
+ALGO_HELP += "; with --engine rllib: "
+ALGO_HELP += "; ".join(f"{name}: {each.summary}" for name, each in rllib.ALGORITHMS.items())
 _REWARD = "reward."
 _SEED_END = 2**63
 
@@ -34,6 +41,8 @@ class Train:
     scenario: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
     """A named scenario (see `steelyard scenarios`) or a TOML file."""
     algo: Annotated[str, tyro.conf.arg(metavar="NAME", help=ALGO_HELP)] = "distr-lb"
+    engine: Literal["local", "rllib"] = "local"
+    """local: this project's own learners; rllib: Ray RLlib, on several processes or a cluster."""
     directory: Annotated[str, tyro.conf.arg(name="run", metavar="DIR")]
     """Run directory: config, logs, checkpoint, policy.bin."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 320
@@ -46,8 +55,14 @@ class Train:
     """Log to Weights & Biases as well; offline needs no account."""
     overrides: common.Overrides = ()
     """Change a value of the scenario (--set pool.balancers=4) or of the algorithm (--set algo.gamma=.9)."""
+    hyper: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Hyper-parameters from the best.toml of a sweep; --set algo.NAME=VALUE goes before them."""
     threads: common.Threads = field(default_factory=common.usable_cores)
     """Threads that learn and evaluate; the result does not depend on them."""
+    env_runners: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """rllib: processes that play episodes; 0: the process that learns plays them."""
+    ray_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
+    """rllib: head node of a Ray cluster to run on; without it Ray is started on this machine."""
     quiet: common.Quiet = False
     """Print nothing but errors."""
 
@@ -58,13 +73,45 @@ class Train:
         if not 0 <= self.seed < _SEED_END:
             raise UserError(f"--seed: {self.seed}; allowed: 0 to 2^63 - 1")
         common.check_threads(self.threads)
+        run_logger.check_wandb(self.wandb)
+        status, episodes = self._train_rllib() if self.engine == "rllib" else self._train_local()
+        if status:
+            print(f"stopped after {episodes} episodes; to go on: {self._again()}", file=sys.stderr)
+        elif not self.quiet:
+            print(f"policy: {Path(self.directory) / 'policy.bin'}")
+        return status
+
+    def _train_local(self) -> tuple[int, int]:
+        """Exit status and episodes."""
+        for name in ("env_runners", "ray_address"):
+            if getattr(self, name):
+                raise UserError(f"--{name.replace('_', '-')}: only with --engine rllib")
         scenario, hyper = self._split()
         algorithms.find_algorithm(self.algo)
         results.check_directory("--run", self.directory)
         config, trainer = algorithms.make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
         from steelyard.trainers import session
 
-        plan = session.Plan(
+        plan = self._plan(scenario, config)
+        saved = session.open_run(plan, self.resume)
+        return session.Session(plan, trainer, saved).run(), trainer.episodes
+
+    def _train_rllib(self) -> tuple[int, int]:
+        """Exit status and episodes."""
+        scenario, hyper = self._split()
+        settings = algorithms.make_config(rllib.find_entry(self.algo).settings, hyper)
+        settings.check(scenario)
+        results.check_directory("--run", self.directory)
+        from steelyard.trainers.rllib import engine
+
+        engine.check(self.env_runners, self.ray_address)
+        plan = self._plan(scenario, settings)
+        return engine.train(plan, settings, self.resume, self.env_runners, self.ray_address)
+
+    def _plan(self, scenario: Scenario, config: Any) -> Plan:
+        from steelyard.trainers.session import Plan
+
+        return Plan(
             scenario=scenario,
             algorithm=self.algo,
             directory=Path(self.directory),
@@ -76,15 +123,8 @@ class Train:
             wandb=self.wandb,
             threads=self.threads,
             quiet=self.quiet,
+            engine=self.engine,
         )
-        saved = session.open_run(plan, self.resume)
-        status = session.Session(plan, trainer, saved).run()
-        if status:
-            again = self._again()
-            print(f"stopped after {trainer.episodes} episodes; to go on: {again}", file=sys.stderr)
-        elif not self.quiet:
-            print(f"policy: {plan.directory / 'policy.bin'}")
-        return status
 
     def _split(self) -> tuple[Scenario, dict[str, Any]]:
         """The scenario with its overrides, and the hyper-parameters among --set."""
@@ -96,7 +136,23 @@ class Train:
                 name = "reward" if key == "kind" else key
                 raise UserError(f"--set {text}: a learner's reward is its own; use --set algo.{name}=VALUE")
         (scenario,) = common.load_scenarios([self.scenario], rest)
-        return scenario, parse_hyper(mine)
+        return scenario, self._stored_hyper() | parse_hyper(mine)
+
+    def _stored_hyper(self) -> dict[str, Any]:
+        """Hyper-parameters of --hyper FILE, which must be for this engine and algorithm."""
+        if self.hyper is None:
+            return {}
+        try:
+            tree = parse_toml(Path(self.hyper).read_text("utf-8"), f"--hyper {self.hyper}")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UserError(f"--hyper {self.hyper}: cannot be read ({reason})") from None
+        for key, mine in (("engine", self.engine), ("algo", self.algo)):
+            if tree.get(key, mine) != mine:
+                raise UserError(f"--hyper {self.hyper}: is for {key} {shown(tree[key])}, not {mine!r}")
+        if not isinstance(tree.get("hyper"), dict):
+            raise UserError(f"--hyper {self.hyper}: has no table [hyper]")
+        return tree["hyper"]
 
     def _again(self) -> str:
         line = results.command_line("train", self)
@@ -104,7 +160,7 @@ class Train:
 
 
 def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
-    """`algo.NAME=VALUE` with VALUE as in TOML; what is no TOML is a string."""
+    """`algo.NAME=VALUE` with VALUE as in TOML; what is no TOML is a number or a string."""
     found = {}
     for text in texts:
         name, equals, value = text.removeprefix(HYPER).partition("=")
@@ -113,5 +169,13 @@ def parse_hyper(texts: Sequence[str]) -> dict[str, Any]:
         try:
             found[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
-            found[name] = value
+            found[name] = _number_or_text(value)
     return found
+
+
+def _number_or_text(value: str) -> float | str:
+    """.9 is a number to everybody but TOML."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
