@@ -30,8 +30,10 @@ from steelyard.envs.scenario_parse import (
     read_table,
 )
 from steelyard.envs.toml_text import parse_toml
+from steelyard.trainers import algorithms
 from steelyard.trainers.commands.common import MAX_EPISODES, parse_seeds
 from steelyard.trainers.commands.train import parse_hyper
+from steelyard.trainers.rllib import settings as rllib
 
 STUDIES = Path(__file__).resolve().parent / "studies"
 HYPER = "algo."
@@ -329,6 +331,9 @@ def _case(base: Path, index: int, entry: CaseEntry, study: StudyEntry) -> Case:
 def _learner(base: Path, index: int, entry: LearnerEntry) -> Learner:
     mine = [text for text in entry.train_set if text.startswith(HYPER)]
     rest = [text for text in entry.train_set if not text.startswith(HYPER)]
+    known = algorithms.ALGORITHMS if entry.engine == LOCAL else rllib.ALGORITHMS
+    if entry.algo not in known:
+        raise unknown(f"learners.{index}.algo", entry.algo, known)
     scenario, source = _scenario(base, f"learners.{index}", entry.scenario, rest)
     return Learner(entry, scenario, source, parse_hyper(mine))
 

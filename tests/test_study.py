@@ -119,6 +119,14 @@ BAD = {
     ),
     "unknown quoted case": ({"quoted": {"case": '"cluster-b-cpu"'}}, "unknown quoted.0.case 'cluster-b-cpu'"),
     "unknown quoted policy": ({"quoted": {"policy": '"gsq"'}}, "unknown quoted.0.policy 'gsq'"),
+    "unknown algorithm": (
+        {"learner": {"algo": '"qmxi"'}},
+        "unknown learners.0.algo 'qmxi' (did you mean 'qmix'?)",
+    ),
+    "algorithm of the other engine": (
+        {"learner": {"algo": '"impala"'}},
+        "unknown learners.0.algo 'impala'",
+    ),
     "unknown engine": ({"learner": {"engine": '"ray"'}}, "unknown learners.0.engine 'ray'"),
     "bad seeds": ({"top": {"seeds": '"5:5"'}}, "seeds = '5:5': must be"),
     "bad training seeds": ({"learner": {"seeds": '"0:1001"'}}, "learners.0.seeds = '0:1001': must be"),
@@ -163,7 +171,8 @@ def test_runs_are_told_apart_by_what_decides_their_course(tmp_path):
     changed = [
         {"episodes": "5"},
         {"algo": '"distr-lb"'},
-        {"engine": '"rllib"'},
+        {"algo": '"ippo"'},
+        {"algo": '"ippo"', "engine": '"rllib"'},
         {"train_set": '["algo.gamma=0.9"]'},
         {"train_set": '["workload.arrival.rate=9"]'},
     ]
@@ -172,10 +181,13 @@ def test_runs_are_told_apart_by_what_decides_their_course(tmp_path):
 
 
 def test_the_command_of_a_run(tmp_path):
-    study = load(tmp_path, learner={"engine": '"rllib"', "train_set": '["algo.lr=0.1", "pool.balancers=3"]'})
+    study = load(
+        tmp_path,
+        learner={"algo": '"sac"', "engine": '"rllib"', "train_set": '["algo.lr=0.1", "pool.balancers=3"]'},
+    )
     words = runs(study, tmp_path)[1].arguments(resume=True)
     text = " ".join(words)
-    assert text.startswith("train --scenario cluster-a-cpu --algo rlb-sac --engine rllib --run ")
+    assert text.startswith("train --scenario cluster-a-cpu --algo sac --engine rllib --run ")
     assert "--episodes 4 --seed 1 --set algo.lr=0.1 --set pool.balancers=3" in text
     assert text.endswith("--threads 1 --quiet --resume")
     assert "--engine" not in runs(load(tmp_path), tmp_path)[0].command()
