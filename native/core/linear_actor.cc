@@ -1,0 +1,200 @@
+#include "native/core/linear_actor.h"
+
+#include <cstring>
+
+namespace steelyard::core {
+namespace {
+
+constexpr float kHighestFloat = 0x1.fffffep127F;
+constexpr float kLowestLogit = -0x1p126F;
+constexpr float kDraws = 0x1p30F;            // draws are integers below it
+constexpr int32_t kUnreachable = INT32_MAX;  // a threshold above every draw
+
+// Calls f.operator()<Blocks>() with the number of 8-lane blocks of one actor.
+template <class F>
+void with_blocks(uint32_t lanes, F&& f) {
+  switch (lanes) {
+    case 8:
+      return f.template operator()<1>();
+    case 16:
+      return f.template operator()<2>();
+    case 32:
+      return f.template operator()<4>();
+    default:
+      return f.template operator()<8>();
+  }
+}
+
+float horizontal_max(f32x8 x) {
+  x = x > __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3)
+          ? x
+          : __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
+  const float a = x[0] > x[1] ? x[0] : x[1];
+  const float b = x[2] > x[3] ? x[2] : x[3];
+  return a > b ? a : b;
+}
+
+// Running sums of the lanes.
+i32x8 prefix_sum(i32x8 x) {
+  const i32x8 zero = {};
+  x += __builtin_shufflevector(x, zero, 8, 0, 1, 2, 3, 4, 5, 6);
+  x += __builtin_shufflevector(x, zero, 8, 8, 0, 1, 2, 3, 4, 5);
+  x += __builtin_shufflevector(x, zero, 8, 8, 8, 8, 0, 1, 2, 3);
+  return x;
+}
+
+template <uint32_t Blocks>
+void add_scaled(float* to, const float* column, float factor) {
+#pragma GCC unroll 16
+  for (uint32_t b = 0; b < kNumActors * Blocks; ++b) {
+    store8(to + 8 * b, load8(to + 8 * b) + load8(column + 8 * b) * factor);
+  }
+}
+
+// Where all probability is on `self`.
+void keep(uint32_t lanes, uint32_t self, float* probability, int32_t* threshold) {
+  for (uint32_t i = 0; i < lanes; ++i) {
+    probability[i] = i == self ? 1.0F : 0.0F;
+    threshold[i] = i < self ? 0 : kUnreachable;
+  }
+}
+
+template <uint32_t Blocks>
+void softmax(const float* logits, const float* allowed, uint32_t last, uint32_t self, float* probability,
+             int32_t* threshold) {
+  f32x8 e[Blocks];
+  f32x8 top = fill8(kLowestLogit);
+#pragma GCC unroll 8
+  for (uint32_t b = 0; b < Blocks; ++b) {
+    e[b] = load8(allowed + 8 * b) > 0.0F ? load8(logits + 8 * b) : fill8(kLowestLogit);
+    top = e[b] > top ? e[b] : top;
+  }
+  const float highest = horizontal_max(top);
+  f32x8 sums = {};
+#pragma GCC unroll 8
+  for (uint32_t b = 0; b < Blocks; ++b) {
+    e[b] = exp8(e[b] - highest) * load8(allowed + 8 * b);
+    sums += e[b];
+  }
+  const float total = horizontal_sum(sums);
+  if (!(total <= kHighestFloat)) return keep(8 * Blocks, self, probability, threshold);
+  const float scale = 1.0F / total;
+  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  int32_t before = 0;
+#pragma GCC unroll 8
+  for (uint32_t b = 0; b < Blocks; ++b) {
+    const f32x8 p = e[b] * scale;
+    const i32x8 cumulative = prefix_sum(__builtin_convertvector(p * kDraws, i32x8)) + before;
+    before = cumulative[7];
+    const i32x8 server = lane + static_cast<int32_t>(8 * b);
+    const i32x8 reached = server >= static_cast<int32_t>(last) ? lane * 0 + kUnreachable : cumulative;
+    store8(probability + 8 * b, p);
+    std::memcpy(threshold + 8 * b, &reached, sizeof reached);
+  }
+}
+
+template <uint32_t Blocks, bool Traced>
+void cache_gradient(uint32_t num_inputs, const float* inputs, const float* score, float coefficient,
+                    float lambda, float* trace, float* gradient) {
+  constexpr uint32_t kVectors = kNumActors * Blocks;
+  f32x8 s[kVectors];
+#pragma GCC unroll 16
+  for (uint32_t b = 0; b < kVectors; ++b) s[b] = load8(score + 8 * b);
+  for (uint32_t k = 0; k <= num_inputs; ++k) {
+    const float z = k < num_inputs ? inputs[k] : 1.0F;
+    const float factor = Traced ? z : z * coefficient;
+#pragma GCC unroll 16
+    for (uint32_t b = 0; b < kVectors; ++b) {
+      f32x8 part = s[b] * factor;
+      if constexpr (Traced) {
+        part += load8(trace + 8 * b) * lambda;
+        store8(trace + 8 * b, part);
+        part *= coefficient;
+      }
+      store8(gradient + 8 * b, load8(gradient + 8 * b) + part);
+    }
+    gradient += 8 * kVectors;
+    if constexpr (Traced) trace += 8 * kVectors;
+  }
+}
+
+}  // namespace
+
+LinearActors::LinearActors(uint32_t num_servers, uint32_t num_inputs, uint32_t self)
+    : num_servers_(num_servers),
+      num_inputs_(num_inputs),
+      lanes_(padded_servers(num_servers)),
+      self_(self),
+      parameters_(static_cast<size_t>(num_inputs + 1) * kNumActors * lanes_),
+      logits_(static_cast<size_t>(kNumActors) * lanes_),
+      probability_(logits_.size()),
+      threshold_(logits_.size()),
+      allowed_(logits_.size()) {
+  for (uint32_t actor = 0; actor < kNumActors; ++actor) {
+    for (uint32_t i = 0; i < num_servers; ++i) allowed_[actor * lanes_ + i] = 1.0F;
+    last_[actor] = num_servers - 1;
+  }
+  refresh();
+}
+
+void LinearActors::set_weights(ActorKind actor, const float* weight, const float* bias) {
+  for (uint32_t k = 0; k <= num_inputs_; ++k) {
+    float* column = parameters_.data() + static_cast<size_t>(k) * kNumActors * lanes_ + offset(actor);
+    for (uint32_t i = 0; i < num_servers_; ++i) {
+      column[i] = k < num_inputs_ ? weight[static_cast<size_t>(i) * num_inputs_ + k] : bias[i];
+    }
+  }
+}
+
+void LinearActors::get_weights(ActorKind actor, float* weight, float* bias) const {
+  for (uint32_t k = 0; k <= num_inputs_; ++k) {
+    const float* column = parameters_.data() + static_cast<size_t>(k) * kNumActors * lanes_ + offset(actor);
+    for (uint32_t i = 0; i < num_servers_; ++i) {
+      (k < num_inputs_ ? weight[static_cast<size_t>(i) * num_inputs_ + k] : bias[i]) = column[i];
+    }
+  }
+}
+
+void LinearActors::set_allowed(ActorKind actor, uint32_t server, bool allowed) {
+  if (server >= num_servers_ || server == self_) return;
+  float* flags = allowed_.data() + offset(actor);
+  flags[server] = allowed ? 1.0F : 0.0F;
+  uint32_t last = num_servers_ - 1;
+  while (last > self_ && flags[last] == 0.0F) --last;
+  last_[static_cast<uint32_t>(actor)] = last;
+}
+
+void LinearActors::recompute(const float* inputs) {
+  const size_t stride = logits_.size();
+  std::memcpy(logits_.data(), parameters_.data() + num_inputs_ * stride, stride * sizeof(float));
+  for (uint32_t k = 0; k < num_inputs_; ++k) add_input(k, inputs[k]);
+}
+
+void LinearActors::add_input(uint32_t k, float delta) {
+  float* to = logits_.data();
+  const float* column = parameters_.data() + k * logits_.size();
+  with_blocks(lanes_, [&]<uint32_t Blocks>() { add_scaled<Blocks>(to, column, delta); });
+}
+
+void LinearActors::refresh() {
+  with_blocks(lanes_, [&]<uint32_t Blocks>() {
+    for (uint32_t actor = 0; actor < kNumActors; ++actor) {
+      const size_t at = static_cast<size_t>(actor) * 8 * Blocks;
+      softmax<Blocks>(logits_.data() + at, allowed_.data() + at, last_[actor], self_,
+                      probability_.data() + at, threshold_.data() + at);
+    }
+  });
+}
+
+void cache_actor_gradient(uint32_t lanes, uint32_t num_inputs, const float* inputs, const float* score,
+                          float coefficient, float lambda, float* trace, float* gradient) {
+  with_blocks(lanes, [&]<uint32_t Blocks>() {
+    if (trace != nullptr) {
+      cache_gradient<Blocks, true>(num_inputs, inputs, score, coefficient, lambda, trace, gradient);
+    } else {
+      cache_gradient<Blocks, false>(num_inputs, inputs, score, coefficient, 0.0F, nullptr, gradient);
+    }
+  });
+}
+
+}  // namespace steelyard::core
