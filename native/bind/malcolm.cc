@@ -78,6 +78,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("batch", &MalcolmConfig::batch)
       .def_readwrite("consensus_every", &MalcolmConfig::consensus_every)
       .def_readwrite("load_unit_s", &MalcolmConfig::load_unit_s)
+      .def_readwrite("load_cap", &MalcolmConfig::load_cap)
       .def_readwrite("reward_scale", &MalcolmConfig::reward_scale)
       .def_readwrite("load_smoothing", &MalcolmConfig::load_smoothing)
       .def_readwrite("initial_service_s", &MalcolmConfig::initial_service_s)

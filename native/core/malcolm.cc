@@ -52,7 +52,9 @@ void check_optimizer(const AdamWConfig& config, const char* key) {
 MalcolmConfig MalcolmConfig::thesis() { return MalcolmConfig(); }
 
 // Values of the released run script and of the server's source: quartic critic ("customized"), rank inputs
-// ("sort"), lambda .6 for critic and actors.
+// ("sort"), lambda .6 for critic and actors. Loads are in units of 32 ms (tasks over a queue capacity of 32
+// per worker, times ms), M is divided by .001, and the cost of a move, 1e-4, multiplied by .001 / N, here N
+// = 10.
 MalcolmConfig MalcolmConfig::code() {
   MalcolmConfig config;
   config.inputs = ActorInputs::kRanks;
@@ -62,6 +64,10 @@ MalcolmConfig MalcolmConfig::code() {
   config.td = {1.0F, 0.6F, 1e-3F};
   config.actor_trace = 0.6F;
   config.batch = 20;
+  config.costs = {1e-8F, 1e-8F};
+  config.load_unit_s = 32e-3F;
+  config.load_cap = 1;
+  config.reward_scale = 1e3F;
   return config;
 }
 
@@ -81,6 +87,7 @@ void MalcolmConfig::check(uint32_t num_servers, uint32_t self, uint32_t workers)
           "at least 0");
   require(costs.steal >= 0 && is_finite(costs.steal), "steal_cost", costs.steal, "at least 0");
   require(load_unit_s > 0 && is_finite(load_unit_s), "load_unit_s", load_unit_s, "positive");
+  require(load_cap > 0 && is_finite(load_cap), "load_cap", load_cap, "positive");
   require(is_finite(reward_scale), "reward_scale", reward_scale, "finite");
   require(load_smoothing >= 0 && load_smoothing < 1, "load_smoothing", load_smoothing, "in [0, 1)");
   require(initial_service_s > 0 && is_finite(initial_service_s), "initial_service_s", initial_service_s,
@@ -204,7 +211,7 @@ ServerId MalcolmServer::steal(uint64_t word) {
 }
 
 void MalcolmServer::set_state(uint32_t server, float load_s) {
-  const float x = load_s / config_.load_unit_s;
+  const float x = std::min(load_s / config_.load_unit_s, config_.load_cap);
   const float delta = x - inputs_[server];
   state_[server] = inputs_[server] = x;
   actors_.add_input(server, delta);
@@ -257,9 +264,9 @@ void MalcolmServer::update_ranks() {
 // Of the window that ends: it began at imbalance_.
 float MalcolmServer::reward() {
   const float cost = config_.costs.of(own_migrations_ + other_migrations_, own_steals_ + other_steals_);
-  if (config_.reward == RackReward::kPotential) return config_.reward_scale * (-imbalance_ - cost);
+  if (config_.reward == RackReward::kPotential) return -config_.reward_scale * imbalance_ - cost;
   const float now = mean_squared_imbalance(state_.data(), num_servers());
-  return config_.reward_scale * (imbalance_ - now - cost);
+  return config_.reward_scale * (imbalance_ - now) - cost;
 }
 
 // d log pi / d logits of the draws of a window, or of their mean.

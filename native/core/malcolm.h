@@ -50,8 +50,9 @@ struct MalcolmConfig {
   uint32_t batch = 16;             // windows per update
   uint32_t consensus_every = 100;  // updates
   MoveCosts costs{1e-4F, 1e-4F};
+  float load_cap = 20;               // loads are at most that, in their unit: features stay bounded
   float load_unit_s = 100e-6F;       // loads are learned from in this unit
-  float reward_scale = 1;            // multiplies the reward
+  float reward_scale = 1;            // of -I, or of the improvement of M; costs are in units of the reward
   float load_smoothing = 0;          // weight of the previous broadcast's load in this one
   float initial_service_s = 50e-6F;  // mean service time before the first completion
   uint32_t num_types = 1;
