@@ -202,12 +202,12 @@ void bind_critic(py::module_& module) {
       .def(
           "observe",
           [](CriticHandle& self, const py::object& loads, float reward, float discount, float trace,
-             float average_step, float batch) {
+             float average_step, float share) {
             return self.critic.observe(padded_loads(loads, self.num_servers).data(), reward,
-                                       {discount, trace, average_step}, batch);
+                                       {discount, trace, average_step}, share);
           },
           py::arg("loads"), py::arg("reward"), py::kw_only(), py::arg("discount") = 1.0F,
-          py::arg("trace") = 0.0F, py::arg("average_step") = 0.0F, py::arg("batch") = 1.0F,
+          py::arg("trace") = 0.0F, py::arg("average_step") = 0.0F, py::arg("share") = 1.0F,
           "A transition; returns the TD error.");
   module.def(
       "critic_features",

@@ -5,7 +5,7 @@
 namespace steelyard::core {
 namespace {
 
-constexpr float kHighestFloat = 0x1.fffffep127F;
+constexpr float kHighestTotal = 1e30F;
 constexpr float kLowestLogit = -0x1p126F;
 constexpr float kDraws = 0x1p30F;            // draws are integers below it
 constexpr int32_t kUnreachable = INT32_MAX;  // a threshold above every draw
@@ -59,37 +59,66 @@ void keep(uint32_t lanes, uint32_t self, float* probability, int32_t* threshold)
   }
 }
 
+f32x8 only(const f32x8& values, const int32_t* allowed) {
+  i32x8 bits;
+  __builtin_memcpy(&bits, &values, sizeof bits);
+  bits &= load8(allowed);
+  f32x8 kept;
+  __builtin_memcpy(&kept, &bits, sizeof kept);
+  return kept;
+}
+
+// e^(logit - shift) of what is allowed, and their sum.
 template <uint32_t Blocks>
-void softmax(const float* logits, const float* allowed, uint32_t last, uint32_t self, float* probability,
-             int32_t* threshold) {
-  f32x8 e[Blocks];
-  f32x8 top = fill8(kLowestLogit);
-#pragma GCC unroll 8
-  for (uint32_t b = 0; b < Blocks; ++b) {
-    e[b] = load8(allowed + 8 * b) > 0.0F ? load8(logits + 8 * b) : fill8(kLowestLogit);
-    top = e[b] > top ? e[b] : top;
-  }
-  const float highest = horizontal_max(top);
+float exponentials(const float* logits, const int32_t* allowed, float shift, f32x8 (&e)[Blocks]) {
   f32x8 sums = {};
 #pragma GCC unroll 8
   for (uint32_t b = 0; b < Blocks; ++b) {
-    e[b] = exp8(e[b] - highest) * load8(allowed + 8 * b);
+    e[b] = only(exp8(load8(logits + 8 * b) - shift), allowed + 8 * b);
     sums += e[b];
   }
-  const float total = horizontal_sum(sums);
-  if (!(total <= kHighestFloat)) return keep(8 * Blocks, self, probability, threshold);
+  return horizontal_sum(sums);
+}
+
+template <uint32_t Blocks>
+float highest_allowed(const float* logits, const int32_t* allowed) {
+  f32x8 top = fill8(kLowestLogit);
+  for (uint32_t b = 0; b < Blocks; ++b) {
+    const f32x8 f = load8(allowed + 8 * b) != 0 ? load8(logits + 8 * b) : fill8(kLowestLogit);
+    top = f > top ? f : top;
+  }
+  return horizontal_max(top);
+}
+
+struct ActorArrays {
+  const float* logits;
+  const int32_t* allowed;
+  const int32_t* beyond;
+  float* probability;
+  int32_t* threshold;
+};
+
+// The shift cancels out. Its own logit is at hand at once and nearly always good enough; the greatest one is
+// taken when others lie far above it.
+template <uint32_t Blocks>
+void softmax(const ActorArrays& actor, uint32_t self) {
+  f32x8 e[Blocks];
+  float total = exponentials<Blocks>(actor.logits, actor.allowed, actor.logits[self], e);
+  if (!(total <= kHighestTotal)) {
+    total = exponentials<Blocks>(actor.logits, actor.allowed,
+                                 highest_allowed<Blocks>(actor.logits, actor.allowed), e);
+    if (!(total <= kHighestTotal)) return keep(8 * Blocks, self, actor.probability, actor.threshold);
+  }
   const float scale = 1.0F / total;
-  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
-  int32_t before = 0;
+  i32x8 before = {};
 #pragma GCC unroll 8
   for (uint32_t b = 0; b < Blocks; ++b) {
     const f32x8 p = e[b] * scale;
-    const i32x8 cumulative = prefix_sum(__builtin_convertvector(p * kDraws, i32x8)) + before;
-    before = cumulative[7];
-    const i32x8 server = lane + static_cast<int32_t>(8 * b);
-    const i32x8 reached = server >= static_cast<int32_t>(last) ? lane * 0 + kUnreachable : cumulative;
-    store8(probability + 8 * b, p);
-    std::memcpy(threshold + 8 * b, &reached, sizeof reached);
+    const i32x8 sums = prefix_sum(__builtin_convertvector(p * kDraws, i32x8));
+    const i32x8 threshold = (sums + before) | load8(actor.beyond + 8 * b);
+    before += __builtin_shufflevector(sums, sums, 7, 7, 7, 7, 7, 7, 7, 7);
+    store8(actor.probability + 8 * b, p);
+    std::memcpy(actor.threshold + 8 * b, &threshold, sizeof threshold);
   }
 }
 
@@ -129,10 +158,11 @@ LinearActors::LinearActors(uint32_t num_servers, uint32_t num_inputs, uint32_t s
       logits_(static_cast<size_t>(kNumActors) * lanes_),
       probability_(logits_.size()),
       threshold_(logits_.size()),
-      allowed_(logits_.size()) {
-  for (uint32_t actor = 0; actor < kNumActors; ++actor) {
-    for (uint32_t i = 0; i < num_servers; ++i) allowed_[actor * lanes_ + i] = 1.0F;
-    last_[actor] = num_servers - 1;
+      allowed_(logits_.size()),
+      beyond_(logits_.size()) {
+  for (const ActorKind actor : {ActorKind::kMigration, ActorKind::kStealing}) {
+    for (uint32_t i = 0; i < num_servers; ++i) allowed_[offset(actor) + i] = -1;
+    set_allowed(actor, self, true);
   }
   refresh();
 }
@@ -156,12 +186,12 @@ void LinearActors::get_weights(ActorKind actor, float* weight, float* bias) cons
 }
 
 void LinearActors::set_allowed(ActorKind actor, uint32_t server, bool allowed) {
-  if (server >= num_servers_ || server == self_) return;
-  float* flags = allowed_.data() + offset(actor);
-  flags[server] = allowed ? 1.0F : 0.0F;
+  if (server >= num_servers_) return;
+  int32_t* flags = allowed_.data() + offset(actor);
+  flags[server] = allowed || server == self_ ? -1 : 0;
   uint32_t last = num_servers_ - 1;
-  while (last > self_ && flags[last] == 0.0F) --last;
-  last_[static_cast<uint32_t>(actor)] = last;
+  while (flags[last] == 0) --last;
+  for (uint32_t i = 0; i < lanes_; ++i) beyond_[offset(actor) + i] = i < last ? 0 : kUnreachable;
 }
 
 void LinearActors::recompute(const float* inputs) {
@@ -180,8 +210,9 @@ void LinearActors::refresh() {
   with_blocks(lanes_, [&]<uint32_t Blocks>() {
     for (uint32_t actor = 0; actor < kNumActors; ++actor) {
       const size_t at = static_cast<size_t>(actor) * 8 * Blocks;
-      softmax<Blocks>(logits_.data() + at, allowed_.data() + at, last_[actor], self_,
-                      probability_.data() + at, threshold_.data() + at);
+      softmax<Blocks>({logits_.data() + at, allowed_.data() + at, beyond_.data() + at,
+                       probability_.data() + at, threshold_.data() + at},
+                      self_);
     }
   });
 }

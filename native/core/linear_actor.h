@@ -32,15 +32,19 @@ inline i32x8 load8(const int32_t* from) {
   return value;
 }
 
-// Number of ascending thresholds that are at most `draw`; `lanes` a multiple of 8.
+// Number of ascending thresholds that are at most `draw`; lanes: 8, 16, 32 or 64.
 inline uint32_t count_at_most(const int32_t* thresholds, uint32_t lanes, int32_t draw) {
-  i32x8 found = {};
-  for (uint32_t i = 0; i < lanes; i += 8) found += load8(thresholds + i) <= draw;  // -1 where it holds
+  const auto in_block = [&](uint32_t b) { return load8(thresholds + 8 * b) <= draw; };  // -1 where it holds
+  i32x8 found = in_block(0);
+  if (lanes > 8) found += in_block(1);
+  if (lanes > 16) found += in_block(2) + in_block(3);
+  if (lanes > 32) found += (in_block(4) + in_block(5)) + (in_block(6) + in_block(7));
   using i32x4 = int32_t __attribute__((vector_size(16)));
-  const i32x4 four =
+  i32x4 sum =
       __builtin_shufflevector(found, found, 0, 1, 2, 3) + __builtin_shufflevector(found, found, 4, 5, 6, 7);
-  const i32x4 two = four + __builtin_shufflevector(four, four, 2, 3, 0, 1);
-  return static_cast<uint32_t>(-(two[0] + two[1]));
+  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1);
+  sum += __builtin_shufflevector(sum, sum, 1, 0, 3, 2);
+  return static_cast<uint32_t>(-sum[0]);
 }
 
 class LinearActors {
@@ -83,11 +87,11 @@ class LinearActors {
   size_t offset(ActorKind actor) const { return static_cast<size_t>(actor) * lanes_; }
 
   uint32_t num_servers_ = 0, num_inputs_ = 0, lanes_ = 0, self_ = 0;
-  uint32_t last_[kNumActors] = {};  // greatest allowed server
   AlignedFloats parameters_;
   AlignedFloats logits_, probability_;  // (2, lanes)
   AlignedInts threshold_;  // (2, lanes) 2^30 cumulative probability, out of reach from the last allowed on
-  AlignedFloats allowed_;  // (2, lanes) 1 or 0
+  AlignedInts allowed_;    // (2, lanes) all ones or 0
+  AlignedInts beyond_;     // (2, lanes) kUnreachable from the last allowed server on, 0 before it
 };
 
 // One window's part of the actors' gradient. With s the score, d log pi / d logits of what was done, (2,

@@ -5,8 +5,22 @@
 #include "native/core/activations.h"
 
 namespace steelyard::core {
+namespace {
+
+// Each vector written once and whole, so that it can be read at once.
+void linear_features(uint32_t num_servers, const float* loads, float* features) {
+  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  const auto n = static_cast<int32_t>(num_servers);
+  for (int32_t i = 0; i <= n; i += 8) {
+    const i32x8 at = lane + i;
+    store8(features + i, at == n ? fill8(1.0F) : (at < n ? load8(loads + i) : f32x8{}));
+  }
+}
+
+}  // namespace
 
 void critic_features(CriticFeatures kind, uint32_t num_servers, const float* loads, float* features) {
+  if (kind == CriticFeatures::kLinear) return linear_features(num_servers, loads, features);
   // Whole vectors are written; what is written beyond a part is overwritten by the next one.
   float* at = features;
   const auto put = [&](uint32_t count, auto&& value) {
@@ -14,10 +28,8 @@ void critic_features(CriticFeatures kind, uint32_t num_servers, const float* loa
     at += count;
   };
   put(num_servers, [&](uint32_t i) { return load8(loads + i); });
-  if (kind != CriticFeatures::kLinear) {
-    for (uint32_t row = 0; row < num_servers; ++row) {
-      put(num_servers - row, [&](uint32_t i) { return load8(loads + row + i) * loads[row]; });
-    }
+  for (uint32_t row = 0; row < num_servers; ++row) {
+    put(num_servers - row, [&](uint32_t i) { return load8(loads + row + i) * loads[row]; });
   }
   if (kind == CriticFeatures::kQuartic) {
     const auto cube = [&](uint32_t i) { return load8(loads + i) * load8(loads + i) * load8(loads + i); };
@@ -60,16 +72,22 @@ void LinearCritic::start(const float* loads) {
   std::swap(features_, next_);
 }
 
-float LinearCritic::observe(const float* loads, float reward, const TemporalDifference& td, float batch) {
+float LinearCritic::observe(const float* loads, float reward, const TemporalDifference& td, float share) {
   const float next_value = value_of(loads);
   const float error = reward - average_reward_ + td.discount * next_value - value_;
   average_reward_ += td.average_step * error;
   const float decay = td.discount * td.trace;
-  const float factor = -error / batch;
+  const float factor = -error * share;
+  float* gradient = gradient_.data();
+  float* traces = trace_.data();
+  const float* features = features_.data();
   for (size_t i = 0; i < padded_; i += 8) {
-    const f32x8 trace = load8(trace_.data() + i) * decay + load8(features_.data() + i);
-    store8(trace_.data() + i, trace);
-    store8(gradient_.data() + i, load8(gradient_.data() + i) + trace * factor);
+    f32x8 trace = load8(features + i);
+    if (decay > 0) {
+      trace += load8(traces + i) * decay;
+      store8(traces + i, trace);
+    }
+    store8(gradient + i, load8(gradient + i) + trace * factor);
   }
   value_ = next_value;
   std::swap(features_, next_);

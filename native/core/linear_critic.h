@@ -53,7 +53,7 @@ class LinearCritic {
   float* parameters() { return parameters_.data(); }
   const float* parameters() const { return parameters_.data(); }
   float* gradient() { return gradient_.data(); }
-  const float* trace() const { return trace_.data(); }
+  const float* trace() const { return trace_.data(); }  // stays 0 with lambda = 0
   float average_reward() const { return average_reward_; }
   float value() const { return value_; }
 
@@ -62,9 +62,9 @@ class LinearCritic {
   // The first state of a run: there is no transition into it, and no trace.
   void start(const float* loads);
   // A transition to `loads` that paid `reward`: returns the TD error, moves the average reward and the trace,
-  // and adds -error / batch * trace to the gradient (a descent direction).
+  // and adds -share error trace to the gradient (a descent direction).
   //   error = reward - average + gamma V(x') - V(x);  trace <- gamma lambda trace + f(x)
-  float observe(const float* loads, float reward, const TemporalDifference& td, float batch);
+  float observe(const float* loads, float reward, const TemporalDifference& td, float share);
   // The parameters were changed: V of the present state anew.
   void revalue();
 

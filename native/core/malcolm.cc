@@ -308,7 +308,7 @@ WindowResult MalcolmServer::on_window() {
     result.learned = true;
     result.reward = reward();
     result.td_error =
-        critic_.observe(state_.data(), result.reward, config_.td, static_cast<float>(config_.batch));
+        critic_.observe(state_.data(), result.reward, config_.td, 1.0F / static_cast<float>(config_.batch));
     cache_gradients(result.td_error);
     result.updated = update();
     result.consensus_due = result.updated && updates_ % config_.consensus_every == 0;

@@ -71,7 +71,7 @@ void RackGradients(benchmark::State& state) {
   float reward = 0.5F;
   for (auto _ : state) {
     reward = -reward;
-    const float error = critic.observe(loads.data(), reward, td, 16);
+    const float error = critic.observe(loads.data(), reward, td, 1.0F / 16);
     cache_actor_gradient(actors.lanes(), servers, loads.data(), score.data(), error, 0, nullptr,
                          gradient.data());
     benchmark::ClobberMemory();

@@ -202,7 +202,7 @@ TEST(LinearCritic, TraceIsTheWrittenOutSum) {
     for (int t = 0; t < kSteps; ++t) {
       const float reward = source.value(1.0F);
       const double error = reward - average + 0.9 * values[t + 1] - values[t];
-      EXPECT_NEAR(critic.observe(states[t + 1].data(), reward, td, 4), error, 1e-4);
+      EXPECT_NEAR(critic.observe(states[t + 1].data(), reward, td, 0.25F), error, 1e-4);
       average += 0.01 * error;
       EXPECT_NEAR(critic.average_reward(), average, 1e-5);
       for (uint32_t i = 0; i < critic.size(); ++i) {
