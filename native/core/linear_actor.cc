@@ -68,17 +68,14 @@ f32x8 only(const f32x8& values, const int32_t* allowed) {
   return kept;
 }
 
-// e^(logit - shift) of what is allowed, and their sum.
-template <uint32_t Blocks>
-float exponentials(const float* logits, const int32_t* allowed, float shift, f32x8 (&e)[Blocks]) {
-  f32x8 sums = {};
-#pragma GCC unroll 8
-  for (uint32_t b = 0; b < Blocks; ++b) {
-    e[b] = only(exp8(load8(logits + 8 * b) - shift), allowed + 8 * b);
-    sums += e[b];
-  }
-  return horizontal_sum(sums);
-}
+// Both actors' arrays, (2, lanes) each.
+struct Distributions {
+  const float* logits;
+  const int32_t* allowed;
+  const int32_t* beyond;
+  float* probability;
+  int32_t* threshold;
+};
 
 template <uint32_t Blocks>
 float highest_allowed(const float* logits, const int32_t* allowed) {
@@ -90,35 +87,60 @@ float highest_allowed(const float* logits, const int32_t* allowed) {
   return horizontal_max(top);
 }
 
-struct ActorArrays {
-  const float* logits;
-  const int32_t* allowed;
-  const int32_t* beyond;
-  float* probability;
-  int32_t* threshold;
-};
-
-// The shift cancels out. Its own logit is at hand at once and nearly always good enough; the greatest one is
-// taken when others lie far above it.
+// e^(logit - shift) of what is allowed, and their sum.
 template <uint32_t Blocks>
-void softmax(const ActorArrays& actor, uint32_t self) {
-  f32x8 e[Blocks];
-  float total = exponentials<Blocks>(actor.logits, actor.allowed, actor.logits[self], e);
-  if (!(total <= kHighestTotal)) {
-    total = exponentials<Blocks>(actor.logits, actor.allowed,
-                                 highest_allowed<Blocks>(actor.logits, actor.allowed), e);
-    if (!(total <= kHighestTotal)) return keep(8 * Blocks, self, actor.probability, actor.threshold);
+inline float exponentials(const float* logits, const int32_t* allowed, float shift, f32x8* e) {
+  f32x8 sums = {};
+#pragma GCC unroll 8
+  for (uint32_t b = 0; b < Blocks; ++b) {
+    e[b] = only(exp8(load8(logits + 8 * b) - shift), allowed + 8 * b);
+    sums += e[b];
   }
+  return horizontal_sum(sums);
+}
+
+template <uint32_t Blocks>
+inline void write_distribution(const f32x8* e, float total, const int32_t* beyond, float* probability,
+                               int32_t* threshold) {
   const float scale = 1.0F / total;
   i32x8 before = {};
 #pragma GCC unroll 8
   for (uint32_t b = 0; b < Blocks; ++b) {
     const f32x8 p = e[b] * scale;
     const i32x8 sums = prefix_sum(__builtin_convertvector(p * kDraws, i32x8));
-    const i32x8 threshold = (sums + before) | load8(actor.beyond + 8 * b);
+    const i32x8 reached = (sums + before) | load8(beyond + 8 * b);
     before += __builtin_shufflevector(sums, sums, 7, 7, 7, 7, 7, 7, 7, 7);
-    store8(actor.probability + 8 * b, p);
-    std::memcpy(actor.threshold + 8 * b, &threshold, sizeof threshold);
+    store8(probability + 8 * b, p);
+    std::memcpy(threshold + 8 * b, &reached, sizeof reached);
+  }
+}
+
+// Both softmaxes side by side, which hides latencies. The shift cancels out: its own logit is at hand at once
+// and nearly always good enough, the greatest one is taken when others lie far above it.
+template <uint32_t Blocks>
+void softmax(const Distributions& d, uint32_t self) {
+  constexpr uint32_t kLanesEach = 8 * Blocks;
+  f32x8 e[kNumActors * Blocks];
+  float total[kNumActors];
+#pragma GCC unroll 2
+  for (uint32_t actor = 0; actor < kNumActors; ++actor) {
+    const uint32_t at = actor * kLanesEach;
+    total[actor] =
+        exponentials<Blocks>(d.logits + at, d.allowed + at, d.logits[at + self], e + actor * Blocks);
+  }
+#pragma GCC unroll 2
+  for (uint32_t actor = 0; actor < kNumActors; ++actor) {
+    const uint32_t at = actor * kLanesEach;
+    if (!(total[actor] <= kHighestTotal)) {
+      const float highest = highest_allowed<Blocks>(d.logits + at, d.allowed + at);
+      total[actor] = exponentials<Blocks>(d.logits + at, d.allowed + at, highest, e + actor * Blocks);
+      if (!(total[actor] <= kHighestTotal)) {
+        keep(kLanesEach, self, d.probability + at, d.threshold + at);
+        continue;
+      }
+    }
+    write_distribution<Blocks>(e + actor * Blocks, total[actor], d.beyond + at, d.probability + at,
+                               d.threshold + at);
   }
 }
 
@@ -208,12 +230,8 @@ void LinearActors::add_input(uint32_t k, float delta) {
 
 void LinearActors::refresh() {
   with_blocks(lanes_, [&]<uint32_t Blocks>() {
-    for (uint32_t actor = 0; actor < kNumActors; ++actor) {
-      const size_t at = static_cast<size_t>(actor) * 8 * Blocks;
-      softmax<Blocks>({logits_.data() + at, allowed_.data() + at, beyond_.data() + at,
-                       probability_.data() + at, threshold_.data() + at},
-                      self_);
-    }
+    softmax<Blocks>({logits_.data(), allowed_.data(), beyond_.data(), probability_.data(), threshold_.data()},
+                    self_);
   });
 }
 

@@ -58,18 +58,19 @@ LinearCritic::LinearCritic(CriticFeatures kind, uint32_t num_servers)
       parameters_(padded_),
       gradient_(padded_),
       trace_(padded_),
-      features_(critic_buffer(kind, num_servers)),
+      features_(2 * critic_buffer(kind, num_servers)),
       next_(critic_buffer(kind, num_servers)) {}
 
 float LinearCritic::value_of(const float* loads) {
-  critic_features(kind_, num_servers_, loads, next_.data());
-  return dot(parameters_.data(), next_.data(), padded_);
+  float* next = features_.data() + next_;
+  critic_features(kind_, num_servers_, loads, next);
+  return dot(parameters_.data(), next, padded_);
 }
 
 void LinearCritic::start(const float* loads) {
   trace_.clear();
   value_ = value_of(loads);
-  std::swap(features_, next_);
+  std::swap(present_, next_);
 }
 
 float LinearCritic::observe(const float* loads, float reward, const TemporalDifference& td, float share) {
@@ -80,7 +81,7 @@ float LinearCritic::observe(const float* loads, float reward, const TemporalDiff
   const float factor = -error * share;
   float* gradient = gradient_.data();
   float* traces = trace_.data();
-  const float* features = features_.data();
+  const float* features = features_.data() + present_;
   for (size_t i = 0; i < padded_; i += 8) {
     f32x8 trace = load8(features + i);
     if (decay > 0) {
@@ -90,11 +91,11 @@ float LinearCritic::observe(const float* loads, float reward, const TemporalDiff
     store8(gradient + i, load8(gradient + i) + trace * factor);
   }
   value_ = next_value;
-  std::swap(features_, next_);
+  std::swap(present_, next_);
   return error;
 }
 
-void LinearCritic::revalue() { value_ = dot(parameters_.data(), features_.data(), padded_); }
+void LinearCritic::revalue() { value_ = dot(parameters_.data(), features_.data() + present_, padded_); }
 
 void average_parameters(const float* const* vectors, size_t count, size_t size, float* mean) {
   const float share = 1.0F / static_cast<float>(count);

@@ -73,7 +73,8 @@ class LinearCritic {
   uint32_t num_servers_ = 0, size_ = 0;
   size_t padded_ = 0;
   AlignedFloats parameters_, gradient_, trace_;
-  AlignedFloats features_, next_;
+  AlignedFloats features_;  // of the present state and of the next one, taking turns
+  size_t present_ = 0, next_ = 0;
   float value_ = 0;
   float average_reward_ = 0;
 };
