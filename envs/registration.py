@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -30,19 +31,27 @@ def register_envs() -> None:
 
 
 class _WhenGymnasiumComes(MetaPathFinder):
-    """Registers the ids right after somebody imports Gymnasium."""
+    """Registers the ids right after somebody imports Gymnasium; many only ask whether it could be."""
+
+    def __init__(self) -> None:
+        self._asked = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "gymnasium":
+        if fullname != "gymnasium" or self._asked:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asked = True  # the search below comes through here again
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asked = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
+                with contextlib.suppress(ValueError):
+                    sys.meta_path.remove(self)
                 execute(module)
                 register_envs()
 
