@@ -227,6 +227,8 @@ class RackWorld {
   const float* row_of(uint32_t i);
   float load_of(uint32_t j) const;
   int least(const float* row, uint32_t i, uint64_t word) const;
+  template <typename F>
+  int least_of(uint32_t i, uint64_t word, F keys) const;
   int pick(const float* row, const float* limits, float limit, uint32_t i, uint64_t word) const;
   int power_of_d(const float* row, uint64_t word) const;
 
