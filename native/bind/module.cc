@@ -12,6 +12,7 @@ void bind_batch(py::module_& module);
 void bind_rack_config(py::module_& module);
 void bind_rack(py::module_& module);
 void bind_rack_malcolm(py::module_& module);
+void bind_rack_batch(py::module_& module);
 void bind_malcolm(py::module_& module);
 void bind_malcolm_kernels(py::module_& module);
 
@@ -25,6 +26,7 @@ PYBIND11_MODULE(_native, module) {
   bind_batch(module);
   bind_rack_config(module);
   bind_rack(module);
+  bind_rack_batch(module);
   bind_malcolm(module);
   bind_malcolm_kernels(module);
   bind_rack_malcolm(module);

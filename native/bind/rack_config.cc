@@ -2,6 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "native/bind/words.h"
 #include "native/sim/categorical_decider.h"
 #include "native/sim/malcolm_decider.h"
@@ -96,17 +101,29 @@ RackRule make_rule(const std::string& name) {
 
 void bind_rule(py::module_& module) {
   py::class_<RackRule> rule(module, "RackRule", "A rule of a rack by name, with its parameters.");
-  rule.def(py::init([](const std::string& name, const py::kwargs& parameters) {
-             py::object made = py::cast(make_rule(name));
-             for (const auto& [key, value] : parameters) {
-               if (!py::hasattr(made, key) || py::str(key).cast<std::string>() == "name")
-                 throw py::value_error("rule." + py::str(key).cast<std::string>() +
-                                       ": not a parameter of rules");
-               py::setattr(made, key, value);
-             }
-             return made.cast<RackRule>();
+  rule.def(py::init([](const std::string& name, int d, double threshold, bool first, bool increments,
+                       bool keep, bool estimated_rates, int bound, double rtt_s,
+                       const std::optional<std::string>& info, const std::string& steal,
+                       std::vector<double> weights) {
+             RackRule made = make_rule(name);
+             made.d = d;
+             made.threshold = threshold;
+             made.first = first;
+             made.increments = increments;
+             made.keep = keep;
+             made.estimated_rates = estimated_rates;
+             made.bound = bound;
+             made.rtt_s = rtt_s;
+             if (info) made.info = bind::value_of(kInfos, *info);
+             made.steal = bind::value_of(kStealBys, steal);
+             made.weights = std::move(weights);
+             return made;
            }),
-           py::arg("name"))
+           py::arg("name"), py::kw_only(), py::arg("d") = 2, py::arg("threshold") = 30.0,
+           py::arg("first") = false, py::arg("increments") = false, py::arg("keep") = false,
+           py::arg("estimated_rates") = false, py::arg("bound") = 2, py::arg("rtt_s") = 0.0,
+           py::arg("info") = py::none(), py::arg("steal") = "none",
+           py::arg("weights") = std::vector<double>())
       .def_property_readonly("name", [](const RackRule& self) { return self.traits->name; })
       .def_readwrite("d", &RackRule::d)
       .def_readwrite("threshold", &RackRule::threshold)
@@ -136,7 +153,6 @@ void bind_rule(py::module_& module) {
 
 void bind_rack_config(py::module_& module) {
   bind_parts(module);
-  bind_rule(module);
   module.def(
       "rack_rules",
       [] {
@@ -182,4 +198,5 @@ void bind_rack_config(py::module_& module) {
       .def("prepare", &RackConfig::prepare,
            "Checks everything; ValueError names key, value and what is allowed.");
   bind_words_of_config(config);
+  bind_rule(module);
 }
