@@ -11,6 +11,8 @@ void bind_cluster(py::module_& module);
 void bind_batch(py::module_& module);
 void bind_rack_config(py::module_& module);
 void bind_rack(py::module_& module);
+void bind_rack_malcolm(py::module_& module);
+void bind_rack_batch(py::module_& module);
 void bind_malcolm(py::module_& module);
 void bind_malcolm_kernels(py::module_& module);
 
@@ -24,6 +26,8 @@ PYBIND11_MODULE(_native, module) {
   bind_batch(module);
   bind_rack_config(module);
   bind_rack(module);
+  bind_rack_batch(module);
   bind_malcolm(module);
   bind_malcolm_kernels(module);
+  bind_rack_malcolm(module);
 }

@@ -1,5 +1,5 @@
 // Python face of the rack world and of whole episodes.
-#include "native/sim/rack.h"
+#include "native/bind/rack.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -22,12 +22,6 @@ using FloatMatrix = py::array_t<float, py::array::c_style | py::array::forcecast
 
 core::TimeNs nanos(double t_s) { return static_cast<core::TimeNs>(std::llround(t_s * 1e9)); }
 
-std::shared_ptr<const sim::RackConfig> frozen(const sim::RackConfig& config) {
-  auto copy = std::make_shared<sim::RackConfig>(config);
-  copy->prepare();
-  return copy;
-}
-
 void add_latency(py::dict& d, const LatencyStats& s) {
   d["tasks"] = s.tasks;
   d["latency_mean_us"] = s.mean_us;
@@ -39,7 +33,15 @@ void add_latency(py::dict& d, const LatencyStats& s) {
   }
 }
 
-py::dict stats_dict(const sim::RackStats& s) {
+}  // namespace
+
+std::shared_ptr<const sim::RackConfig> steelyard::bind::frozen(const sim::RackConfig& config) {
+  auto copy = std::make_shared<sim::RackConfig>(config);
+  copy->prepare();
+  return copy;
+}
+
+py::dict steelyard::bind::stats_dict(const sim::RackStats& s) {
   py::dict d;
   add_latency(d, s.all);
   py::list by_type;
@@ -64,6 +66,11 @@ py::dict stats_dict(const sim::RackStats& s) {
   d["events"] = s.events;
   return d;
 }
+
+namespace {
+
+using bind::frozen;
+using bind::stats_dict;
 
 py::dict timeline_dict(const std::vector<sim::RackMoment>& moments, py::ssize_t n) {
   const py::ssize_t count = static_cast<py::ssize_t>(moments.size());

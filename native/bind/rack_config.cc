@@ -9,6 +9,7 @@
 
 #include "native/bind/words.h"
 #include "native/sim/categorical_decider.h"
+#include "native/sim/malcolm_decider.h"
 #include "native/sim/rack_rule.h"
 
 namespace py = pybind11;
@@ -114,6 +115,7 @@ RackRule make_rule(const std::string& name) {
     throw py::value_error("rule: \"" + name + "\" is not known; use one of " + all);
   }
   if (name == "categorical") rule.decider = std::make_shared<CategoricalDecider>();
+  if (name == "malcolm") rule.decider = std::make_shared<MalcolmDecider>(MalcolmSetup());
   return rule;
 }
 

@@ -27,6 +27,16 @@ class AdamW {
   size_t size() const { return mean_.size(); }
   uint64_t steps() const { return steps_; }
 
+  // Every piece of the state as f(address, bytes): to be written away or read back.
+  template <class F>
+  void visit_state(F&& f) {
+    f(mean_.data(), mean_.size() * sizeof(float));
+    f(square_.data(), square_.size() * sizeof(float));
+    f(&mean_left_, sizeof mean_left_);
+    f(&square_left_, sizeof square_left_);
+    f(&steps_, sizeof steps_);
+  }
+
  private:
   AlignedFloats mean_, square_;                 // moving averages of the gradient and of its square
   double mean_left_ = 1.0, square_left_ = 1.0;  // beta1^steps, beta2^steps

@@ -66,6 +66,14 @@ class LinearCritic {
   // and adds -share error trace to the gradient (a descent direction).
   //   error = reward - average + gamma V(x') - V(x);  trace <- gamma lambda trace + f(x)
   float observe(const float* loads, float reward, const TemporalDifference& td, float share);
+  // What is learned, and the gradient under way, as f(address, bytes): to be written away or read back. The
+  // trace ends with the run that it is of.
+  template <class F>
+  void visit_state(F&& f) {
+    f(parameters_.data(), parameters_.size() * sizeof(float));
+    f(gradient_.data(), gradient_.size() * sizeof(float));
+    f(&average_reward_, sizeof average_reward_);
+  }
   // The parameters were changed: V of the present state anew.
   void revalue();
 

@@ -115,6 +115,12 @@ class MalcolmServer {
   size_t num_parameters() const;
   void export_parameters(float* out) const;
   void import_parameters(const float* in);
+  // All that learning goes on from after a restart: parameters, moments of the optimizers, gradients and
+  // counts under way. Bytes of this machine; import answers false, and changes nothing, unless their number
+  // is learning_bytes().
+  size_t learning_bytes() const;
+  void export_learning(unsigned char* out) const;
+  bool import_learning(const unsigned char* in, size_t bytes);
   // theta alone, for the consensus: (critic_size,) float32.
   const float* critic_parameters() const { return critic_.parameters(); }
   size_t critic_size() const { return critic_.size(); }
@@ -136,6 +142,8 @@ class MalcolmServer {
 
  private:
   void initialise();
+  template <class F>
+  void visit_learning(F&& f);
   void set_state(uint32_t server, float load_s);
   void update_ranks();
   float reward();

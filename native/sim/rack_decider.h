@@ -25,6 +25,8 @@ class RackDecider {
  public:
   virtual ~RackDecider() = default;
   virtual std::unique_ptr<RackDecider> clone() const = 0;
+  // Throws std::invalid_argument (one line) unless it can play this rack.
+  virtual void check(const RackConfig& config) const { (void)config; }
   // Before the first task. `seed` is of the episode.
   virtual void reset(const RackConfig& config, uint64_t seed) = 0;
 
@@ -47,6 +49,8 @@ class RackDecider {
   virtual void on_accept(int i, uint32_t type) { (void)i, (void)type; }
   virtual void on_completion(int i, uint32_t type, double service_s) { (void)i, (void)type, (void)service_s; }
   virtual void on_stolen(int i, uint32_t type) { (void)i, (void)type; }
+  // Server i has this many workers from now on.
+  virtual void on_workers(int i, uint32_t workers) { (void)i, (void)workers; }
 };
 
 }  // namespace steelyard::sim

@@ -8,7 +8,7 @@
 namespace steelyard::sim {
 namespace {
 
-constexpr std::array<RackTraits, 16> kRules{{
+constexpr std::array<RackTraits, 17> kRules{{
     {.name = "local", .kind = RackKind::kLocal, .summary = "Tasks stay where they arrive."},
     {.name = "random", .kind = RackKind::kRandom, .summary = "Any server."},
     {.name = "round_robin", .kind = RackKind::kRoundRobin, .summary = "Servers in turn, per decider."},
@@ -52,6 +52,10 @@ constexpr std::array<RackTraits, 16> kRules{{
      .central = true,
      .info = LoadInfo::kExact,
      .summary = "Types shaped into groups of servers."},
+    {.name = "malcolm",
+     .kind = RackKind::kDecider,
+     .info = LoadInfo::kBroadcast,
+     .summary = "Servers draw from distributions that they learn as they go."},
 }};
 
 void check_plan(const ShapePlan& plan, const RackConfig& config) {
@@ -125,6 +129,7 @@ void RackRule::check(const RackConfig& config) const {
     if (!decider) throw std::invalid_argument("rule.decider: none given; rule \"decider\" needs one");
     if (config.dispatchers > 0)
       refuse("rack.dispatchers", config.dispatchers, "0: a decider's policy plays the servers");
+    decider->check(config);
   }
 }
 

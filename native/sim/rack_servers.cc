@@ -206,6 +206,7 @@ void RackWorld::set_speed(uint32_t j, double speed) {
 // Workers that go finish what they have; workers that come take what waits.
 void RackWorld::set_workers(uint32_t j, uint32_t workers) {
   RackNode& node = nodes_[j];
+  if (decider_) decider_->on_workers(static_cast<int>(j), workers);
   if (discipline_ == Discipline::kPs) {
     devices_[j].set_workers(static_cast<int>(workers), kNoCap, now_);
     node.workers = workers;
