@@ -144,7 +144,7 @@ void bind_rule(py::module_& module) {
            py::arg("first") = false, py::arg("increments") = false, py::arg("keep") = false,
            py::arg("estimated_rates") = false, py::arg("bound") = 2, py::arg("rtt_s") = 0.0,
            py::arg("info") = py::none(), py::arg("steal") = "none",
-           py::arg("weights") = std::vector<double>(), py::arg("shaping") = RackShaping())
+           py::arg("weights") = std::vector<double>(), py::arg_v("shaping", RackShaping(), "RackShaping()"))
       .def_property_readonly("name", [](const RackRule& self) { return self.traits->name; })
       .def_readwrite("d", &RackRule::d)
       .def_readwrite("threshold", &RackRule::threshold)
