@@ -124,7 +124,7 @@ void bind_rule(py::module_& module) {
   rule.def(py::init([](const std::string& name, int d, double threshold, bool first, bool increments,
                        bool keep, bool estimated_rates, int bound, double rtt_s,
                        const std::optional<std::string>& info, const std::string& steal,
-                       std::vector<double> weights, const RackShaping& shaping) {
+                       std::vector<double> weights, const std::optional<RackShaping>& shaping) {
              RackRule made = make_rule(name);
              made.d = d;
              made.threshold = threshold;
@@ -137,14 +137,14 @@ void bind_rule(py::module_& module) {
              if (info) made.info = bind::value_of(kInfos, *info);
              made.steal = bind::value_of(kStealBys, steal);
              made.weights = std::move(weights);
-             made.shaping = shaping;
+             made.shaping = shaping.value_or(RackShaping());
              return made;
            }),
            py::arg("name"), py::kw_only(), py::arg("d") = 2, py::arg("threshold") = 30.0,
            py::arg("first") = false, py::arg("increments") = false, py::arg("keep") = false,
            py::arg("estimated_rates") = false, py::arg("bound") = 2, py::arg("rtt_s") = 0.0,
            py::arg("info") = py::none(), py::arg("steal") = "none",
-           py::arg("weights") = std::vector<double>(), py::arg_v("shaping", RackShaping(), "RackShaping()"))
+           py::arg("weights") = std::vector<double>(), py::arg("shaping") = py::none())
       .def_property_readonly("name", [](const RackRule& self) { return self.traits->name; })
       .def_readwrite("d", &RackRule::d)
       .def_readwrite("threshold", &RackRule::threshold)
