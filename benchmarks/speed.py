@@ -64,6 +64,7 @@ def measure(repeats: int, say: Callable[[str], None] = lambda text: None) -> lis
         ("SimPy reference", lambda: simpy_cost(scenario, repeats)),
         ("inference", lambda: [native_inference(scenario.num_servers, repeats)]),
         ("eager PyTorch", lambda: torch_inference(scenario.num_servers, repeats)),
+        ("kernels of the rack game", lambda: malcolm_kernels(repeats)),
     ):
         say(title)
         out += parts()
@@ -89,7 +90,7 @@ def path_cost(scenario: Scenario, repeats: int, features: bool) -> Measurement:
 
     name = f"sed path, features {'on' if features else 'off'}"
     target = 400.0 if features else 150.0
-    return Measurement(name, "ns/flow", _repeat(once, repeats), "lower", target, "simpy sed, no features")
+    return Measurement(name, "ns/flow", repeat(once, repeats), "lower", target, "simpy sed, no features")
 
 
 def episode_cost(scenario: Scenario, repeats: int) -> Measurement:
@@ -101,7 +102,7 @@ def episode_cost(scenario: Scenario, repeats: int) -> Measurement:
         return 1e9 * sum(s["cpu_s"] for s in stats) / sum(s["arrived"] for s in stats)
 
     return Measurement(
-        "simulate sed", "ns/flow", _repeat(once, repeats), "lower", None, "simpy sed, no features"
+        "simulate sed", "ns/flow", repeat(once, repeats), "lower", None, "simpy sed, no features"
     )
 
 
@@ -120,7 +121,7 @@ def joint_steps(scenario: Scenario, repeats: int) -> Measurement:
 
     name = f"batched environment, {_WORLDS} worlds"
     return Measurement(
-        name, "joint steps/s", _repeat(once, repeats), "higher", 20_000.0, "simpy, no observations"
+        name, "joint steps/s", repeat(once, repeats), "higher", 20_000.0, "simpy, no observations"
     )
 
 
@@ -151,7 +152,7 @@ def native_inference(servers: int, repeats: int) -> Measurement:
             policy.infer(0, obs)
         return 1e6 * (time.perf_counter() - began) / _INFERENCES
 
-    return Measurement(f"native GRU({_HIDDEN})", "us", _repeat(once, repeats), "lower", 10.0, "eager PyTorch")
+    return Measurement(f"native GRU({_HIDDEN})", "us", repeat(once, repeats), "lower", 10.0, "eager PyTorch")
 
 
 def torch_inference(servers: int, repeats: int) -> list[Measurement]:
@@ -174,7 +175,14 @@ def torch_inference(servers: int, repeats: int) -> list[Measurement]:
                 torch.tanh(head(hidden))
         return 1e6 * (time.perf_counter() - began) / _INFERENCES
 
-    return [Measurement("eager PyTorch", "us", _repeat(once, repeats), "lower")]
+    return [Measurement("eager PyTorch", "us", repeat(once, repeats), "lower")]
+
+
+def malcolm_kernels(repeats: int) -> list[Measurement]:
+    """The rack game's kernels, each with PyTorch's."""
+    from steelyard.benchmarks import malcolm_speed
+
+    return malcolm_speed.measure(repeats)
 
 
 def policy_spec(servers: int) -> dict[str, Any]:
@@ -232,7 +240,7 @@ def processor() -> str:
     return models[0] if models else platform.processor()
 
 
-def _repeat(once: Callable[[], float], repeats: int) -> list[float]:
+def repeat(once: Callable[[], float], repeats: int) -> list[float]:
     """A warm-up, then the repeats."""
     once()
     return [once() for _ in range(repeats)]

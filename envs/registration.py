@@ -11,14 +11,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 LOAD_BALANCE = "LoadBalance-v0"
+RACK = "Rack-v0"
 
 
 def register_envs() -> None:
-    """Registers `LoadBalance-v0` with Gymnasium, once; importing `steelyard.envs` sees to it already.
+    """Registers `LoadBalance-v0` and `Rack-v0` with Gymnasium, once; importing `steelyard.envs` sees to it.
 
     `gym.make("steelyard.envs:LoadBalance-v0")` makes the central agent's environment and
     `gym.make_vec(..., num_envs=B)` the native batch of it. Arguments go through: `scenario=`, `overrides=`,
-    `reward=`, `measure=`, `discrete=`.
+    `reward=`, `discrete=`, and `measure=` for LoadBalance.
     """
     import gymnasium as gym
 
@@ -27,6 +28,12 @@ def register_envs() -> None:
             LOAD_BALANCE,
             entry_point="steelyard.envs.central:LoadBalanceCentralEnv",
             vector_entry_point="steelyard.envs.vector:LoadBalanceVectorEnv",
+        )
+    if RACK not in gym.registry:
+        gym.register(
+            RACK,
+            entry_point="steelyard.envs.rack_central:RackCentralEnv",
+            vector_entry_point="steelyard.envs.rack_central:RackVectorEnv",
         )
 
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from steelyard.envs.errors import UserError, bad_value, unknown
+from steelyard.envs.errors import bad_value
 from steelyard.envs.rewards import MEASURES, REWARDS, check_reward
+from steelyard.envs.scenario_file import CLUSTER, named_scenarios, read_scenario, refuse_world
 from steelyard.envs.scenario_parse import (
     Choice,
     Flag,
@@ -39,8 +40,6 @@ from steelyard.envs.timetable import Event, load_at, times_of_change
 from steelyard.envs.toml_text import Tree, apply_override, parse_toml, write_toml
 from steelyard.envs.workload import Workload
 
-_SCENARIOS = Path(__file__).parent / "scenarios"
-_MAX_FILE_BYTES = 16_000_000
 MAX_SERVERS = 4096
 MAX_AGENTS = 1024
 MAX_DELAY_STEPS = 1000
@@ -248,29 +247,10 @@ class Scenario:
     @staticmethod
     def load(source: str | Path, overrides: Iterable[str] = ()) -> Scenario:
         """Reads a named scenario or a TOML file, with `dotted.key=value` overrides. Raises UserError."""
-        name, path = str(source), Path(source)
-        if name in scenario_names():
-            path = _SCENARIOS / f"{name}.toml"
-        elif path.suffix != ".toml" and len(path.parts) == 1:
-            raise unknown("scenario", name, scenario_names())
-        try:
-            with open(path, "rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise UserError(
-                f"scenario {name}: cannot be read ({reason}); must be a TOML file or a name"
-            ) from None
-        if len(data) > _MAX_FILE_BYTES:
-            raise UserError(f"scenario {name}: is longer than {_MAX_FILE_BYTES} bytes; must be a TOML file")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"scenario {name}: byte {error.start} is not UTF-8; must be a TOML file"
-            ) from None
-        tree = parse_toml(text, f"scenario {name}")
-        return Scenario.from_dict(tree, overrides, base=path.parent, name=path.stem)
+        found = read_scenario(source, [CLUSTER])
+        if found.world != CLUSTER:
+            raise refuse_world(str(source), found.world, CLUSTER)
+        return Scenario.from_dict(found.tree, overrides, base=found.base, name=found.name)
 
     @staticmethod
     def from_toml(text: str, overrides: Iterable[str] = ()) -> Scenario:
@@ -378,7 +358,7 @@ class Scenario:
 
 def scenario_names() -> list[str]:
     """Names of the scenarios that come with the project."""
-    return sorted(file.stem for file in _SCENARIOS.glob("*.toml"))
+    return list(named_scenarios(CLUSTER))
 
 
 def scenario_keys() -> list[tuple[str, str, str, str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.envs.errors import UserError, shown, unknown, unknown_key
-from steelyard.envs.scenario import Scenario
+from steelyard.envs.worlds import AnyScenario, world
 
 if TYPE_CHECKING:
     from steelyard.trainers.rounds import Trainer
@@ -25,6 +25,7 @@ class Algorithm:
     config: str
     trainer: str
     summary: str
+    world: str = "cluster"
 
     def config_class(self) -> type:
         """The dataclass of hyper-parameters; importing it imports torch."""
@@ -85,6 +86,13 @@ ALGORITHMS = {
         "MaddpgTrainer",
         "deterministic actors with a central critic; central training",
     ),
+    "malcolm": Algorithm(
+        "steelyard.trainers.consensus_ac",
+        "Malcolm",
+        "MalcolmTrainer",
+        "racks: linear actors that migrate and steal, critics in consensus, learning as the rack runs",
+        world="rack",
+    ),
 }
 
 
@@ -113,9 +121,13 @@ def make_config(kind: type, hyper: dict[str, Any]) -> Any:
 
 
 def make_trainer(
-    name: str, scenario: Scenario, hyper: dict[str, Any], seed: int, threads: int
+    name: str, scenario: AnyScenario, hyper: dict[str, Any], seed: int, threads: int
 ) -> tuple[Any, Trainer]:
     """The algorithm's configuration and trainer."""
     algorithm = find_algorithm(name)
+    if algorithm.world != world(scenario):
+        fit = ", ".join(key for key, each in ALGORITHMS.items() if each.world == world(scenario))
+        found = f"{scenario.name!r} is a {world(scenario)}"
+        raise UserError(f"--algo: {name!r} plays no {world(scenario)}, and {found}; use one of {fit}")
     config = make_config(algorithm.config_class(), hyper)
     return config, algorithm.trainer_class()(config, scenario, seed, threads)

@@ -159,15 +159,17 @@ def _scores(rows: Sequence[Row], label: str, reference: str) -> list[st.Array]:
 
 
 def _cells(line: Line, references: Sequence[str]) -> list[str]:
-    cells = [f"  {line.contender}", _interval(line.sojourn_s, ".3f"), f"{line.p99_s.value:.2f}"]
+    cells = [f"  {line.contender}", interval(line.sojourn_s, ".3f"), f"{line.p99_s.value:.2f}"]
     cells += [f"{100 * line.rejected_share:.2f} %", f"{line.jain:.3f}"]
-    return cells + [_percent(line.gaps[name].relative) if name in line.gaps else "" for name in references]
+    return cells + [percent(line.gaps[name].relative) if name in line.gaps else "" for name in references]
 
 
-def _interval(estimate: st.Estimate, form: str) -> str:
+def interval(estimate: st.Estimate, form: str) -> str:
+    """`value [low, high]`, each in this form."""
     return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def _percent(estimate: st.Estimate) -> str:
+def percent(estimate: st.Estimate) -> str:
+    """A share and its interval in percent, with signs."""
     scaled = st.Estimate(100 * estimate.value, 100 * estimate.low, 100 * estimate.high)
-    return _interval(scaled, "+.1f")
+    return interval(scaled, "+.1f")

@@ -13,10 +13,13 @@ from typing import Any
 
 from steelyard import native
 from steelyard.agents import rules
+from steelyard.envs.rack_scenario import RackScenario
 from steelyard.envs.scenario import Scenario
-from steelyard.trainers import tune
+from steelyard.envs.worlds import AnyScenario, world
+from steelyard.trainers import rack_policies, tune
 from steelyard.trainers.results import Row
 
+UNCENSORED = "uncensored"
 OnProgress = Callable[[int, int, str], None]
 """Called with (episodes done, episodes in all, what runs now)."""
 
@@ -25,25 +28,32 @@ _CHUNK_S = 0.5  # a native call should take about this long, so that progress an
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared with what, on which episodes."""
+    """What is compared with what, on which episodes; all scenarios are of one world."""
 
-    scenarios: Sequence[Scenario]
+    scenarios: Sequence[AnyScenario]
     contenders: Sequence[rules.Contender]
     seeds: range
-    convention: str = "uncensored"
+    convention: str = UNCENSORED
     threads: int = 1
+
+    @property
+    def world(self) -> str:
+        """The world of its scenarios: `cluster` or `rack`."""
+        return world(self.scenarios[0])
 
 
 @dataclass(frozen=True)
 class Cell:
     """One member on one scenario, ready to run."""
 
-    scenario: Scenario
+    scenario: Any
     contender: str
     member: str
     run: int
-    config: native.ClusterConfig
-    rule: native.RuleConfig
+    config: Any
+    """native.ClusterConfig, or RackConfig of a rack."""
+    rule: Any
+    """native.RuleConfig, or RackRule of a rack."""
 
 
 def silent(done: int, total: int, what: str) -> None:
@@ -59,7 +69,7 @@ def run_cells(study: Study, cells: Sequence[Cell], on_progress: OnProgress = sil
     """One row per cell and seed, in that order.
 
     A row has scenario, policy (the member), contender, run (index of the training run), convention and all
-    metrics of native.simulate; digest (of all decisions) in hexadecimal.
+    metrics of native.simulate, for racks of native.simulate_rack; digest (of all decisions) in hexadecimal.
     """
     total = len(cells) * len(study.seeds)
     rows: list[Row] = []
@@ -82,17 +92,27 @@ def run_cells(study: Study, cells: Sequence[Cell], on_progress: OnProgress = sil
 
 
 def simulate_seeds(
-    config: native.ClusterConfig, rule: native.RuleConfig, seeds: range, threads: int, convention: str
+    config: Any, rule: Any, seeds: range, threads: int, convention: str
 ) -> Iterator[list[dict[str, Any]]]:
     """Statistics of every seed, in chunks that take about half a second each."""
     start, count = 0, threads
     while start < len(seeds):
         began = time.monotonic()
         chunk = list(seeds[start : start + count])
-        yield native.simulate(config, rule, chunk, threads=threads, convention=convention)
+        yield simulate(config, rule, chunk, threads, convention)
         start += len(chunk)
         seconds = max(time.monotonic() - began, 1e-3)
         count = max(threads, min(4 * count, int(count * _CHUNK_S / seconds)))
+
+
+def simulate(
+    config: Any, rule: Any, seeds: Sequence[int], threads: int, convention: str
+) -> list[dict[str, Any]]:
+    """Statistics of every seed, in the world of the configuration."""
+    if isinstance(config, native.RackConfig):
+        drain = convention == UNCENSORED
+        return native.simulate_rack(config, rule, list(seeds), threads=threads, drain=drain)
+    return native.simulate(config, rule, list(seeds), threads=threads, convention=convention)
 
 
 def member_rule(
@@ -103,7 +123,7 @@ def member_rule(
     threads: int,
     on_progress: OnProgress = silent,
 ) -> native.RuleConfig:
-    """What runs a member on a scenario: a rule, a tuned rule or a policy file."""
+    """What runs a member on a cluster: a rule, a tuned rule or a policy file."""
     if contender.tuned_rule:
         on_progress(0, 0, f"{scenario.name} {member.name}: weights")
         rule = scenario.to_rule(contender.tuned_rule)
@@ -120,5 +140,18 @@ def _cells(study: Study, on_progress: OnProgress) -> Iterator[Cell]:
         config = scenario.to_native()
         for contender in study.contenders:
             for run, member in enumerate(contender.members):
-                rule = member_rule(scenario, contender, member, study.convention, study.threads, on_progress)
+                rule = _rule(study, scenario, contender, member, config, on_progress)
                 yield Cell(scenario, contender.label, member.name, run, config, rule)
+
+
+def _rule(
+    study: Study,
+    scenario: AnyScenario,
+    contender: rules.Contender,
+    member: rules.Member,
+    config: Any,
+    on_progress: OnProgress,
+) -> Any:
+    if isinstance(scenario, RackScenario):
+        return rack_policies.member_rule(scenario, member, config)
+    return member_rule(scenario, contender, member, study.convention, study.threads, on_progress)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steelyard.trainers.comparison import Line, Overall, thresholds
-from steelyard.trainers.statistics import Array
+from steelyard.trainers.statistics import Array, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,13 +63,13 @@ def sojourn_cdf(samples: Mapping[str, Array]) -> Figure:
     return figure
 
 
-def tail_against_load(loads: Array, tails: Mapping[str, Band]) -> Figure:
-    """99th percentile of sojourn [s] against offered load, with intervals."""
+def tail_against_load(loads: Array, tails: Mapping[str, Band], what: str = "p99 of sojourn [s]") -> Figure:
+    """99th percentile of sojourn [s], or `what`, against offered load, with intervals."""
     figure, ((axes,),) = _figure(1, 1, 4.2, squeeze=False)
     for index, (label, (value, low, high)) in enumerate(tails.items()):
         axes.plot(loads, value, marker=".", label=_text(label), **_style(index))
         axes.fill_between(loads, low, high, alpha=0.15, color=_style(index)["color"], linewidth=0)
-    axes.set(xlabel="offered load", ylabel="p99 of sojourn [s]", yscale="log")
+    axes.set(xlabel="offered load", ylabel=what, yscale="log")
     _legend(axes)
     return figure
 
@@ -121,14 +121,18 @@ def imbalance_over_time(series: Mapping[str, Curve]) -> Figure:
 
 def intervals(lines: Sequence[Line]) -> Figure:
     """Interquartile mean of the mean sojourn with its interval, contenders of one scenario."""
-    figure, ((axes,),) = _figure(1, 1, 1.2 + 0.3 * len(lines), squeeze=False)
-    for index, line in enumerate(lines):
-        estimate = line.sojourn_s
+    return interval_bars({line.contender: line.sojourn_s for line in lines}, "mean sojourn [s]")
+
+
+def interval_bars(estimates: Mapping[str, Estimate], what: str) -> Figure:
+    """An interquartile mean with its interval for each contender."""
+    figure, ((axes,),) = _figure(1, 1, 1.2 + 0.3 * len(estimates), squeeze=False)
+    for index, estimate in enumerate(estimates.values()):
         axes.plot([estimate.low, estimate.high], [index, index], linewidth=6, alpha=0.35, color="tab:blue")
         axes.plot(estimate.value, index, marker="|", markersize=13, color="tab:blue")
-    axes.set_yticks(range(len(lines)), [_text(line.contender) for line in lines])
+    axes.set_yticks(range(len(estimates)), [_text(label) for label in estimates])
     axes.invert_yaxis()
-    axes.set(xlabel="mean sojourn [s], interquartile mean over episodes, 95 % interval")
+    axes.set(xlabel=f"{what}, interquartile mean over episodes, 95 % interval")
     axes.grid(axis="x", alpha=0.3)
     return figure
 

@@ -23,7 +23,7 @@ from steelyard.trainers.results import Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STYLE = """
+STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 13px; display: block; overflow-x: auto }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
@@ -173,12 +173,13 @@ def _levels(report: Report) -> dict[str, float]:
 def _page(report: Report, sections: Sequence[tuple[str, Sequence[tuple[Picture, bytes]]]]) -> str:
     title = html.escape(report.title)
     body = "".join(
-        f"<h2>{html.escape(name)}</h2>\n" + "".join(_figure(picture, image) for picture, image in pictures)
+        f"<h2>{html.escape(name)}</h2>\n"
+        + "".join(html_figure(picture, image) for picture, image in pictures)
         for name, pictures in sections
     )
     manifest = html.escape(json.dumps(report.manifest, indent=1, default=str))
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head><body>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head><body>
 <h1>{title}</h1>
 <p>Every policy met the same flows (common random numbers). Sojourn and p99 are interquartile means over
 episodes with 95 % stratified bootstrap intervals; a gap is the ratio of interquartile means to the reference,
@@ -190,7 +191,8 @@ minus 1, from paired draws: negative is faster.</p>
 """
 
 
-def _figure(picture: Picture, image: bytes) -> str:
+def html_figure(picture: Picture, image: bytes) -> str:
+    """A figure with its image inside the page."""
     data = base64.b64encode(image).decode()
     caption = html.escape(picture.caption)
     return (
@@ -200,7 +202,7 @@ def _figure(picture: Picture, image: bytes) -> str:
 
 
 def _table(lines: Sequence[Line]) -> str:
-    return _html_table(*comparison.table(lines))
+    return html_table(*comparison.table(lines))
 
 
 def _gap_table(lines: Sequence[Line]) -> str:
@@ -217,10 +219,11 @@ def _gap_table(lines: Sequence[Line]) -> str:
         for line in lines
         for name, gap in line.gaps.items()
     ]
-    return f"<h2>Paired differences</h2>{_html_table(header, cells)}" if cells else ""
+    return f"<h2>Paired differences</h2>{html_table(header, cells)}" if cells else ""
 
 
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; all text is escaped."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>\n" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"

@@ -40,6 +40,30 @@ RECORD_KEYS = (
 )
 """Keys of one JSON record, in this order."""
 
+RACK_RECORD_KEYS = (
+    "scenario",
+    "policy",
+    "seed",
+    "tasks",
+    "latency_mean_us",
+    "latency_p50_us",
+    "latency_p90_us",
+    "latency_p99_us",
+    "latency_p999_us",
+    "slowdown_mean",
+    "slowdown_p99",
+    "by_type",
+    "migrations",
+    "steals",
+    "messages",
+    "clones",
+    "imbalance_mean_us",
+    "busy_mean",
+    "events",
+    "cpu_s",
+)
+"""Keys of one JSON record of a rack, in this order; docs/rack-scenarios.md tells what they mean."""
+
 _VERSIONED = ("steelyard", "numpy", "torch", "torchrl", "tensordict", "gymnasium", "pettingzoo", "ray")
 MARL_EVAL_METRICS = ("sojourn_mean_s", "sojourn_p99_s", "rejected")
 _TABLE_SUFFIXES = (".csv", ".parquet")
@@ -48,8 +72,8 @@ Row = Mapping[str, Any]
 
 
 def record(row: Row) -> dict[str, Any]:
-    """The JSON record of one simulated episode: exactly RECORD_KEYS."""
-    return {key: row[key] for key in RECORD_KEYS}
+    """The JSON record of one simulated episode: exactly RECORD_KEYS, of a rack RACK_RECORD_KEYS."""
+    return {key: row[key] for key in (RECORD_KEYS if "flows" in row else RACK_RECORD_KEYS)}
 
 
 def check_file(option: str, path: str | Path) -> Path:

@@ -28,6 +28,7 @@ import numpy as np
 from steelyard import native
 from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
+from steelyard.envs.worlds import AnyScenario
 from steelyard.trainers import checkpoint, results
 from steelyard.trainers.rounds import KeepsFiles, Round, Trainer
 from steelyard.trainers.run_logger import CsvLog, LiveLine, WandbLog, WandbMode
@@ -41,7 +42,7 @@ STATUS_INTERRUPTED = 130
 class Plan:
     """How a run goes, apart from the algorithm."""
 
-    scenario: Scenario
+    scenario: AnyScenario
     algorithm: str
     directory: Path
     episodes: int
@@ -141,9 +142,9 @@ class Budget:
             raise UserError(f"{path}: not the budget of a training run; delete it to count anew") from error
         return budget
 
-    def add(self, played: Round, scenario: Scenario) -> None:
-        """Count a round: joint steps of the environment, and what agents would have sent."""
-        self.env_steps += len(played.seeds) * round(scenario.episode.horizon_s / scenario.control.step_s)
+    def add(self, played: Round, steps: int) -> None:
+        """Count a round of `steps` joint steps of the environment each, and what agents would have sent."""
+        self.env_steps += len(played.seeds) * steps
         self.bytes_exchanged += played.bytes_exchanged
         self._cpu_s += played.cpu_s
 
@@ -160,6 +161,9 @@ class Budget:
 class Session:
     """Runs a trainer to the end of its plan; see the module for the files."""
 
+    LOGS: tuple[str, ...] = ("episodes", "progress", "timing")
+    POLICY = "policy.bin"
+
     def __init__(self, plan: Plan, trainer: Trainer, saved: Any) -> None:
         self.plan, self.trainer = plan, trainer
         if saved is not None:
@@ -169,11 +173,10 @@ class Session:
                 assert found is not None  # `saved` comes from there
                 trainer.load_files(found)
         start = trainer.episodes
-        names = ("episodes", "progress", "timing")
-        self.logs = {name: CsvLog(plan.directory / f"{name}.csv", start) for name in names}
-        self.config = plan.scenario.to_native()
+        self.logs = {name: CsvLog(plan.directory / f"{name}.csv", start) for name in self.LOGS}
+        self.config: Any = plan.scenario.to_native()
         self.seeds = [native.train_seed(_VALIDATION_RUN, index) for index in range(plan.eval_episodes)]
-        self.reference_s = self._mean_sojourn(self._simulate(plan.scenario.to_rule("sed")))
+        self.reference_s = self._reference_s()
         self.learned_s = math.nan
         if saved is not None:
             self.learned_s = saved["learned_s"]
@@ -189,7 +192,7 @@ class Session:
             while trainer.episodes < plan.episodes and not stopped():
                 before = trainer.episodes // (plan.num_envs * plan.eval_rounds)
                 played = trainer.round(min(plan.num_envs, plan.episodes - trainer.episodes))
-                self.budget.add(played, plan.scenario)
+                self.budget.add(played, self._steps())
                 after = trainer.episodes // (plan.num_envs * plan.eval_rounds)
                 due = after > before or trainer.episodes >= plan.episodes
                 self._record(played, wandb, due)
@@ -199,10 +202,7 @@ class Session:
                     self.on_evaluation(trainer.episodes, self.learned_s)  # who listens may end the process
                 live.update(trainer.episodes, self._text(played), due)
             self.save()
-        wandb.finish(
-            plan.directory / "policy.bin",
-            {"eval_sojourn_s": self.learned_s, "sed_sojourn_s": self.reference_s},
-        )
+        wandb.finish(plan.directory / self.POLICY, self._summary())
         return STATUS_INTERRUPTED if trainer.episodes < plan.episodes else 0
 
     def save(self) -> None:
@@ -214,7 +214,20 @@ class Session:
         checkpoint.save(self.plan.directory / "checkpoint", state, more)
         spent = {"episodes": trainer.episodes, **self.budget.now()}
         results.write_json("--run", self.plan.directory / "budget.json", spent)
-        results.write_file("--run", self.plan.directory / "policy.bin", policy)
+        results.write_file("--run", self.plan.directory / self.POLICY, policy)
+
+    def _reference_s(self) -> float:
+        """What the policy is shown beside: the mean sojourn time of SED on the validation episodes."""
+        return self._mean_sojourn(self._simulate(self.plan.scenario.to_rule("sed")))
+
+    def _steps(self) -> int:
+        """Joint steps of an episode."""
+        scenario = self.plan.scenario
+        assert isinstance(scenario, Scenario)
+        return round(scenario.episode.horizon_s / scenario.control.step_s)
+
+    def _summary(self) -> dict[str, float]:
+        return {"eval_sojourn_s": self.learned_s, "sed_sojourn_s": self.reference_s}
 
     def _record(self, played: Round, wandb: WandbLog, due: bool) -> None:
         episode = self.trainer.episodes

@@ -6,12 +6,15 @@
 
 #include <cmath>
 
+#include "native/bind/buffers.h"
 #include "native/bind/cluster.h"
 
 namespace py = pybind11;
 using namespace steelyard;
 
 namespace {
+
+using bind::buffer;
 
 // The native batch together with the arrays whose memory it writes.
 struct Batch {
@@ -21,20 +24,6 @@ struct Batch {
   sim::ClusterBatch worlds;
   py::object observations, rewards, truncated;
 };
-
-template <typename T>
-T* buffer(const py::array& array, const char* name, std::vector<py::ssize_t> shape) {
-  std::string wanted = "(";
-  for (const py::ssize_t extent : shape) wanted += std::to_string(extent) + ",";
-  wanted += ") of " + std::string(py::str(py::dtype::of<T>()));
-  bool fits = array.ndim() == static_cast<py::ssize_t>(shape.size()) && array.dtype().is(py::dtype::of<T>());
-  for (size_t i = 0; fits && i < shape.size(); ++i)
-    fits = array.shape(static_cast<py::ssize_t>(i)) == shape[i];
-  if (!fits || (array.flags() & py::array::c_style) == 0 || !array.writeable()) {
-    throw py::value_error(std::string(name) + ": needs a writeable C-contiguous array of shape " + wanted);
-  }
-  return static_cast<T*>(const_cast<void*>(array.data()));
-}
 
 void bind_buffers(Batch& batch, const py::array& observations, const py::array& rewards,
                   const py::array& truncated) {

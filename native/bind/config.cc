@@ -2,19 +2,17 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <array>
-#include <string>
-#include <utility>
-
+#include "native/bind/words.h"
 #include "native/sim/cluster_config.h"
 
 namespace py = pybind11;
+using namespace steelyard;
 using namespace steelyard::sim;
 
 namespace {
 
-template <typename E, size_t K>
-using Words = std::array<std::pair<const char*, E>, K>;
+using bind::def_word;
+using bind::Words;
 
 constexpr Words<StageKind, 2> kStages{{{"cpu", StageKind::kCpu}, {"io", StageKind::kIo}}};
 constexpr Words<CpuMode, 2> kModes{{{"fifo", CpuMode::kFifo}, {"ps", CpuMode::kBlockedPs}}};
@@ -40,33 +38,6 @@ constexpr Words<DistributionKind, 10> kDistributions{
      {"hyperexponential", DistributionKind::kHyperexponential},
      {"empirical", DistributionKind::kEmpirical},
      {"trace", DistributionKind::kTrace}}};
-
-template <typename E, size_t K>
-std::string word_of(const Words<E, K>& words, E value) {
-  for (const auto& [word, e] : words) {
-    if (e == value) return word;
-  }
-  return "";
-}
-
-template <typename E, size_t K>
-E value_of(const Words<E, K>& words, const std::string& text) {
-  std::string all;
-  for (const auto& [word, e] : words) {
-    if (text == word) return e;
-    all += (all.empty() ? "" : ", ") + std::string(word);
-  }
-  throw py::value_error("\"" + text + "\" is not known; use one of " + all);
-}
-
-// A property that shows an enum member as a word.
-template <auto kMember, typename Class, typename E, size_t K>
-void def_word(Class& bound, const char* name, const Words<E, K>& words) {
-  using Owner = typename Class::type;
-  bound.def_property(
-      name, [&words](const Owner& self) { return word_of(words, self.*kMember); },
-      [&words](Owner& self, const std::string& text) { self.*kMember = value_of(words, text); });
-}
 
 void bind_parts(py::module_& module) {
   py::class_<Distribution> distribution(module, "Distribution",

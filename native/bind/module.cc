@@ -9,6 +9,12 @@ void bind_config(py::module_& module);
 void bind_rules(py::module_& module);
 void bind_cluster(py::module_& module);
 void bind_batch(py::module_& module);
+void bind_rack_config(py::module_& module);
+void bind_rack(py::module_& module);
+void bind_rack_malcolm(py::module_& module);
+void bind_rack_batch(py::module_& module);
+void bind_malcolm(py::module_& module);
+void bind_malcolm_kernels(py::module_& module);
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Steelyard's native core: decisions, simulator, inference.";
@@ -18,4 +24,10 @@ PYBIND11_MODULE(_native, module) {
   bind_rules(module);
   bind_cluster(module);
   bind_batch(module);
+  bind_rack_config(module);
+  bind_rack(module);
+  bind_rack_batch(module);
+  bind_malcolm(module);
+  bind_malcolm_kernels(module);
+  bind_rack_malcolm(module);
 }

@@ -16,7 +16,11 @@ namespace steelyard::sim {
 // row drawn per seed.
 class ArrivalProcess {
  public:
-  ArrivalProcess(std::shared_ptr<const ClusterConfig> config, uint64_t seed);
+  // `trace` is needed by the kind that replays one.
+  ArrivalProcess(std::shared_ptr<const ArrivalConfig> config, std::shared_ptr<const Trace> trace,
+                 uint64_t seed);
+  ArrivalProcess(const std::shared_ptr<const ClusterConfig>& config, uint64_t seed)
+      : ArrivalProcess({config, &config->arrival}, config->trace, seed) {}
 
   // Time of the next arrival; pure until `advance`.
   core::TimeNs next() const { return next_; }
@@ -28,6 +32,8 @@ class ArrivalProcess {
   }
   // From `now` on the rate is `factor` times the configured one (timetable). Not for traces.
   void scale(core::TimeNs now, double factor);
+  // Long-run arrivals per second at the present scale. Not for traces.
+  double mean_rate() const;
   // Trace row of the arrival that `next` announces.
   size_t trace_row() const { return row_; }
 
@@ -46,7 +52,8 @@ class ArrivalProcess {
   void schedule(double from_s, double area);
   void next_trace_row();
 
-  std::shared_ptr<const ClusterConfig> config_;
+  std::shared_ptr<const ArrivalConfig> config_;
+  std::shared_ptr<const Trace> trace_;
   ExponentialStream gaps_;
   uint64_t state_stream_;
   uint64_t count_ = 0;

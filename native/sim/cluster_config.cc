@@ -6,25 +6,10 @@
 #include "native/core/feature_families.h"
 #include "native/core/reservoir.h"
 #include "native/core/types.h"
+#include "native/sim/checks.h"
 
 namespace steelyard::sim {
 namespace {
-
-[[noreturn]] void refuse(const std::string& key, double value, const std::string& allowed) {
-  std::string text = std::to_string(value);
-  if (value == std::floor(value) && std::abs(value) < 1e15)
-    text = std::to_string(static_cast<int64_t>(value));
-  throw std::invalid_argument(key + ": " + text + " is not allowed; use " + allowed);
-}
-
-void in_range(const std::string& key, double value, double low, double high) {
-  if (value >= low && value <= high) return;
-  refuse(key, value, "a number in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
-}
-
-void positive(const std::string& key, double value) {
-  if (!(value > 0 && std::isfinite(value))) refuse(key, value, "a finite number above 0");
-}
 
 void check_servers(const std::vector<ServerConfig>& servers) {
   if (servers.empty() || servers.size() > static_cast<size_t>(core::kMaxServers)) {
@@ -36,34 +21,6 @@ void check_servers(const std::vector<ServerConfig>& servers) {
     in_range(key + "workers", servers[j].workers, 1, 1e6);
     positive(key + "speed", servers[j].speed);
     if (servers[j].ps_cap != 0) in_range(key + "ps_cap", servers[j].ps_cap, servers[j].workers, 1e9);
-  }
-}
-
-void check_arrival(const ArrivalConfig& a, bool has_trace) {
-  switch (a.kind) {
-    case ArrivalKind::kPoisson:
-      positive("workload.arrival.rate", a.rate);
-      return;
-    case ArrivalKind::kDiurnal:
-      positive("workload.arrival.rate", a.rate);
-      positive("workload.arrival.period_s", a.diurnal_period_s);
-      if (!(a.diurnal_amplitude >= 0 && a.diurnal_amplitude < 1))
-        refuse("workload.arrival.amplitude", a.diurnal_amplitude, "a number in [0, 1)");
-      in_range("workload.arrival.phase", a.diurnal_phase, 0, 1);
-      return;
-    case ArrivalKind::kMmpp:
-      if (a.mmpp_rates.empty() || a.mmpp_rates.size() != a.mmpp_mean_s.size()) {
-        refuse("workload.arrival.rates", static_cast<double>(a.mmpp_rates.size()),
-               "one rate and one mean_s for each state");
-      }
-      for (const double rate : a.mmpp_rates) positive("workload.arrival.rates", rate);
-      for (const double mean_s : a.mmpp_mean_s) positive("workload.arrival.mean_s", mean_s);
-      return;
-    case ArrivalKind::kTrace:
-      if (!has_trace)
-        throw std::invalid_argument("workload.arrival.trace: no trace given; name a trace file");
-      positive("workload.arrival.time_scale", a.time_scale);
-      return;
   }
 }
 
@@ -106,7 +63,7 @@ void check_event(const EventConfig& e, const ClusterConfig& config, const std::s
 void ClusterConfig::prepare() {
   in_range("pool.balancers", num_load_balancers, 1, core::kMaxLoadBalancers);
   check_servers(servers);
-  check_arrival(arrival, trace != nullptr);
+  arrival.check("workload.arrival.", trace != nullptr);
   check_stages(stages, arrival.kind == ArrivalKind::kTrace && trace != nullptr);
   in_range("pool.admission_limit", admission_limit, 0, 60000);
   in_range("pool.reject_sojourn_s", reject_sojourn_s, 0, 1e6);

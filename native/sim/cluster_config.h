@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "native/sim/arrival_config.h"
 #include "native/sim/distribution.h"
 #include "native/sim/trace.h"
 
@@ -25,19 +26,6 @@ struct ServerConfig {
   CpuMode cpu = CpuMode::kFifo;
   int ps_cap = 0;       // p_hat of blocked PS (seed 002 eq. 42); 0: no cap
   bool present = true;  // false: joins later by the timetable
-};
-
-enum class ArrivalKind : uint8_t { kPoisson, kMmpp, kDiurnal, kTrace };
-
-struct ArrivalConfig {
-  ArrivalKind kind = ArrivalKind::kPoisson;
-  double rate = 0;                  // [1/s]; for kDiurnal the mean rate
-  std::vector<double> mmpp_rates;   // [1/s] per state
-  std::vector<double> mmpp_mean_s;  // mean stay per state
-  double diurnal_amplitude = 0;  // in [0, 1): rate(t) = rate (1 + amplitude sin(2 pi (t / period + phase)))
-  double diurnal_period_s = 0;
-  double diurnal_phase = 0;  // in periods
-  double time_scale = 1;     // kTrace: recorded times are multiplied by this
 };
 
 enum class EventKind : uint8_t {

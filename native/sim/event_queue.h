@@ -29,6 +29,8 @@ class EventQueue {
  public:
   // kNever when empty.
   core::TimeNs next_time() const { return near_[near_size_].time; }
+  // The soonest event, left in place; the queue must not be empty.
+  const Event& next() const { return near_[near_size_]; }
   size_t size() const { return near_size_ + far_.size(); }
   void clear() {
     near_size_ = 0;

@@ -13,6 +13,9 @@ enum Stream : uint64_t {
   kStreamNode = 5,          // processing latencies
   kStreamTimetable = 6,     // randomised events
   kStreamReservoir = 7,     // reservoir slots, one sub-stream per balancer
+  kStreamType = 8,          // rack: types of tasks
+  kStreamChoice = 9,        // rack: deciders
+  kStreamSteal = 10,        // rack: thieves
   kStreamStage = 64,        // + stage index: demands
 };
 

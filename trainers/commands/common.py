@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -17,9 +17,12 @@ from steelyard.envs.errors import UserError, shown
 from steelyard.trainers import results
 
 if TYPE_CHECKING:
+    from steelyard.agents.rules import Contender
     from steelyard.envs.scenario import Scenario
+    from steelyard.envs.worlds import AnyScenario
     from steelyard.trainers.evaluation import OnProgress, Study
 
+Named = TypeVar("Named", "Scenario", "AnyScenario")
 Convention = Literal["uncensored", "peer"]
 ScenarioName = Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
 Overrides = Annotated[
@@ -61,10 +64,28 @@ def parse_seeds(text: str) -> range:
 
 
 def load_scenarios(names: Sequence[str], overrides: Sequence[str]) -> list[Scenario]:
-    """The scenarios with the overrides of `--set` applied to each; names must differ."""
+    """Scenarios of clusters with the overrides of `--set` applied to each; names must differ."""
     from steelyard.envs.scenario import Scenario
 
-    scenarios = [Scenario.load(name, list(overrides)) for name in names]
+    return _once([Scenario.load(name, list(overrides)) for name in names])
+
+
+def load_one_world(names: Sequence[str], overrides: Sequence[str]) -> Sequence[AnyScenario]:
+    """As load_scenarios, but of clusters or racks; all must be of one world."""
+    from steelyard.envs import worlds
+
+    scenarios = _once([worlds.load_scenario(name, list(overrides)) for name in names])
+    for scenario in scenarios[1:]:
+        first, other = worlds.world(scenarios[0]), worlds.world(scenario)
+        if first != other:
+            raise UserError(
+                f"--scenario: {scenarios[0].name!r} is of the world {first!r} and {scenario.name!r} of "
+                f"{other!r}; give scenarios of one world"
+            )
+    return scenarios
+
+
+def _once(scenarios: list[Named]) -> list[Named]:
     seen = set()
     for scenario in scenarios:
         if scenario.name in seen:
@@ -83,7 +104,8 @@ class StudyOptions:
         tuple[str, ...], tyro.conf.arg(metavar="RULE|RUN_DIR|BLOB"), tyro.conf.UseAppendAction
     ] = ()
     """A rule, tuned-sed, a run directory of `steelyard train`, a directory of them (one learner, several
-    training seeds), or an exported policy (blob or .so); repeat for more. LABEL=POLICY gives it a name."""
+    training seeds), or an exported policy (blob or .so); repeat for more. LABEL=POLICY gives it a name. On
+    racks a rule of racks, with parameters if need be: power_of_d:d=3,increments=true."""
     overrides: Overrides = ()
     """Change a value of every scenario, for example --set pool.balancers=4 or --set rule.weights=[2,1]."""
     seeds: Annotated[str, tyro.conf.arg(metavar="A:B")] = "0:50"
@@ -91,7 +113,8 @@ class StudyOptions:
     json: OutputFile = None
     """Write one record per episode to this file."""
     convention: Convention = "uncensored"
-    """uncensored: every flow that arrives, run to completion; peer: only those completed by the horizon."""
+    """uncensored: every flow or task that arrives, run to completion; peer: only those completed by the
+    horizon."""
     threads: Threads = field(default_factory=usable_cores)
     """Episodes simulated at the same time."""
     quiet: Quiet = False
@@ -101,20 +124,43 @@ class StudyOptions:
         """Where records go, checked."""
         return None if self.json is None else results.check_file("--json", self.json)
 
-    def study(self, policies: Sequence[str]) -> Study:
-        """The study that the options ask for, checked."""
-        from steelyard.agents import rules
+    def study(self, default: Mapping[str, Sequence[str]]) -> Study:
+        """The study that the options ask for, checked; `default` policies by world, if none is named."""
+        from steelyard.envs.worlds import world
         from steelyard.trainers.evaluation import Study
 
         if not self.scenario:
             raise UserError("--scenario: none given; name one of `steelyard scenarios` or a TOML file")
+        scenarios = load_one_world(self.scenario, self.overrides)
+        policies = self.with_references(world(scenarios[0]), self.policy or default[world(scenarios[0])])
         return Study(
-            scenarios=load_scenarios(self.scenario, self.overrides),
-            contenders=rules.parse_policies(policies),
+            scenarios=scenarios,
+            contenders=parse_policies(world(scenarios[0]), policies),
             seeds=parse_seeds(self.seeds),
             convention=self.convention,
             threads=check_threads(self.threads),
         )
+
+    def with_references(self, world: str, policies: Sequence[str]) -> Sequence[str]:
+        """The policies, and those that a command always runs."""
+        del world
+        return policies
+
+
+def parse_policies(world: str, policies: Sequence[str]) -> list[Contender]:
+    """The contenders by the rules of a world. ValueError (one line) for what is none of them."""
+    if world == "rack":
+        from steelyard.trainers import rack_policies
+
+        return rack_policies.parse_policies(policies)
+    from steelyard.agents import rules
+    from steelyard.envs.rack_native import rack_rule_names
+
+    for policy in policies:
+        name = policy.partition(":")[0]
+        if name in rack_rule_names() and name not in rules.rule_names():
+            raise UserError(f"policy {name!r}: a rule of racks; the scenario is a cluster")
+    return rules.parse_policies(policies)
 
 
 def study_manifest(name: str, command: StudyOptions, study: Study) -> dict[str, Any]:

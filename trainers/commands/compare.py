@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from steelyard.envs.errors import UserError
 from steelyard.trainers import results
 from steelyard.trainers.commands import common
 
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
     from steelyard.trainers.evaluation import Cell, OnProgress, Study
     from steelyard.trainers.plots import LearningCurve
     from steelyard.trainers.report import Report
+    from steelyard.trainers.results import Row
 
-_DEFAULT_POLICIES = ("ecmp", "wcmp", "lsq", "sed", "hlb", "gsq")
+    Outcome = tuple[Path, Sequence[Row], tuple[list[str], list[list[str]]]]
+    """The page of a report, its rows, and header and cells of its table."""
+
+_DEFAULT_POLICIES = {
+    "cluster": ("ecmp", "wcmp", "lsq", "sed", "hlb", "gsq"),
+    "rack": ("random", "po2", "jbt", "jsq", "racksched"),
+}
 REFERENCE = "tuned-sed"
 
 
@@ -25,9 +33,10 @@ REFERENCE = "tuned-sed"
 class Compare(common.StudyOptions):
     """Compare policies with tuned SED and the oracle, and write a report.
 
-    tuned-sed and oracle always take part; without --policy, ecmp, wcmp, lsq, sed, hlb and gsq too. The report
-    is a directory: report.html (self-contained), the figures as PNG, records.json, rows.csv, summary.json,
-    marl_eval.json (for the tools of that name) and manifest.json.
+    tuned-sed and oracle always take part; without --policy, ecmp, wcmp, lsq, sed, hlb and gsq too. On racks
+    jsq and cfcfs take part, and without --policy random, po2, jbt and racksched; p99 is what counts. The
+    report is a directory: report.html (self-contained), the figures as PNG, records.json, rows.csv,
+    summary.json, marl_eval.json (for the tools of that name) and manifest.json.
     """
 
     learning: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_DIR"), tyro.conf.UseAppendAction] = ()
@@ -41,23 +50,45 @@ class Compare(common.StudyOptions):
 
     def run(self) -> int:
         """Compare, write the report, print the summary and where the report is."""
-        from steelyard.trainers import comparison
-        from steelyard.trainers.report import write_report
-
         directory = results.check_directory("--out", self.out)
         json_file = self.json_file()
-        study = self.study(with_references(self.policy or _DEFAULT_POLICIES))
-        report = self.make_report(study)
-        page = write_report("--out", directory, report)
+        study = self.study(_DEFAULT_POLICIES)
+        page, rows, table = (
+            self._racks(study, directory) if study.world == "rack" else self._clusters(study, directory)
+        )
         if json_file is not None:
-            results.write_records("--json", json_file, report.rows)
+            results.write_records("--json", json_file, rows)
         if not self.quiet:
-            common.print_table(*comparison.table(report.lines))
+            common.print_table(*table)
             print(f"report: {page}")
         return 0
 
+    def with_references(self, world: str, policies: Sequence[str]) -> Sequence[str]:
+        """The policies, then the references of the world that are missing."""
+        return with_references(policies, world)
+
+    def _clusters(self, study: Study, directory: Path) -> Outcome:
+        from steelyard.trainers import comparison
+        from steelyard.trainers.report import write_report
+
+        report = self.make_report(study)
+        page = write_report("--out", directory, report)
+        return page, report.rows, comparison.table(report.lines)
+
+    def _racks(self, study: Study, directory: Path) -> Outcome:
+        from steelyard.trainers import rack_comparison, rack_report
+
+        if self.learning:
+            raise UserError("--learning: only for clusters; racks have no training runs to show")
+        with common.progress_bar("compare", self.quiet) as on_progress:
+            report = rack_report.make_report(study, self.loads, on_progress)
+        manifest = common.study_manifest("compare", self, study)
+        page = rack_report.write_report("--out", directory, report, manifest)
+        return page, report.rows, rack_comparison.table(report.lines)
+
     def make_report(self, study: Study) -> Report:
-        """Run everything that the report shows."""
+        """Run everything that the report shows of clusters."""
+        from steelyard.envs.scenario import Scenario
         from steelyard.trainers import comparison, evaluation
         from steelyard.trainers.report import Report
         from steelyard.trainers.tune import weight_groups
@@ -74,7 +105,11 @@ class Compare(common.StudyOptions):
             reference=REFERENCE,
             manifest=common.study_manifest("compare", self, study),
             details=details,
-            groups={scenario.name: weight_groups(scenario) for scenario in study.scenarios},
+            groups={
+                scenario.name: weight_groups(scenario)
+                for scenario in study.scenarios
+                if isinstance(scenario, Scenario)
+            },
             curves=curves,
         )
 
@@ -91,11 +126,12 @@ class Compare(common.StudyOptions):
         ]
 
 
-def with_references(policies: Sequence[str]) -> list[str]:
-    """The policies, then the references that are missing."""
-    from steelyard.trainers.comparison import REFERENCES
+def with_references(policies: Sequence[str], world: str = "cluster") -> list[str]:
+    """The policies, then the references of the world that are missing."""
+    from steelyard.trainers import comparison, rack_comparison
 
-    return [*policies, *(name for name in REFERENCES if name not in policies)]
+    references = rack_comparison.REFERENCES if world == "rack" else comparison.REFERENCES
+    return [*policies, *(name for name in references if name not in policies)]
 
 
 def learning_curves(texts: Sequence[str]) -> dict[str, LearningCurve]:

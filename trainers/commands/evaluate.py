@@ -10,14 +10,14 @@ import tyro
 from steelyard.trainers import results
 from steelyard.trainers.commands import common
 
-_DEFAULT_POLICIES = ("lsq", "sed")
+_DEFAULT_POLICIES = {"cluster": ("lsq", "sed"), "rack": ("po2", "jsq", "cfcfs")}
 
 
 @dataclass(kw_only=True)
 class Evaluate(common.StudyOptions):
     """Run policies on scenarios and summarise them with intervals.
 
-    All policies meet the same flows. Without --policy: lsq and sed.
+    All policies meet the same flows or tasks. Without --policy: lsq and sed, on racks po2, jsq and cfcfs.
     """
 
     table: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
@@ -25,11 +25,11 @@ class Evaluate(common.StudyOptions):
 
     def run(self) -> int:
         """Evaluate, write the files, print the summary."""
-        from steelyard.trainers import comparison, evaluation
+        from steelyard.trainers import comparison, evaluation, rack_comparison
 
         json_file = self.json_file()
         table_file = results.check_table("--table", self.table) if self.table is not None else None
-        study = self.study(self.policy or _DEFAULT_POLICIES)
+        study = self.study(_DEFAULT_POLICIES)
         with common.progress_bar("evaluate", self.quiet) as on_progress:
             rows = evaluation.run_cells(study, evaluation.prepare(study, on_progress), on_progress)
         if json_file is not None:
@@ -38,6 +38,8 @@ class Evaluate(common.StudyOptions):
             results.write_table("--table", table_file, rows)
             manifest = common.study_manifest("evaluate", self, study)
             results.write_json("--table", table_file.with_suffix(".manifest.json"), manifest)
-        if not self.quiet:
+        if not self.quiet and study.world == "rack":
+            common.print_table(*rack_comparison.table(rack_comparison.summarise(rows)))
+        elif not self.quiet:
             common.print_table(*comparison.table(comparison.summarise(rows)))
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -21,6 +21,21 @@ _SHOWN = {
     "waiting_mean_s": "{:.4f}",
     "jain_mean": "{:.4f}",
 }
+_SHOWN_OF_RACKS = {
+    "seed": "{}",
+    "tasks": "{}",
+    "latency_mean_us": "{:.2f}",
+    "latency_p50_us": "{:.2f}",
+    "latency_p99_us": "{:.1f}",
+    "latency_p999_us": "{:.1f}",
+    "slowdown_p99": "{:.2f}",
+    "migrations": "{}",
+    "steals": "{}",
+    "messages": "{}",
+    "imbalance_mean_us": "{:.1f}",
+}
+_COUNTS = ("flows", "rejected", "tasks", "migrations", "steals", "messages")
+_DEFAULT_POLICIES = {"cluster": ("sed",), "rack": ("jsq",)}
 _MAX_LISTED = 20  # episodes shown one by one; more are summed up
 
 
@@ -28,8 +43,9 @@ _MAX_LISTED = 20  # episodes shown one by one; more are summed up
 class Simulate(common.StudyOptions):
     """Run a policy on a scenario and report every episode.
 
-    Without --policy: sed. Example:
+    Without --policy: sed, on racks jsq. Examples:
     steelyard simulate --scenario cluster-a-cpu --policy sed --seeds 0:50 --json out.json
+    steelyard simulate --scenario rack-hom-8x8 --policy jsq --policy po2 --seeds 0:5
     """
 
     def run(self) -> int:
@@ -37,7 +53,7 @@ class Simulate(common.StudyOptions):
         from steelyard.trainers import evaluation
 
         target = self.json_file()
-        study = self.study(self.policy or ("sed",))
+        study = self.study(_DEFAULT_POLICIES)
         with common.progress_bar("simulate", self.quiet) as on_progress:
             rows = evaluation.run_cells(study, evaluation.prepare(study, on_progress), on_progress)
         if target is not None:
@@ -49,17 +65,18 @@ class Simulate(common.StudyOptions):
 
 
 def _print(rows: Sequence[Row]) -> None:
+    shown = _SHOWN if "flows" in rows[0] else _SHOWN_OF_RACKS
     listed = rows if len(rows) <= _MAX_LISTED else []
-    cells = [[form.format(row[key]) for key, form in _SHOWN.items()] for row in listed]
-    cells.append(_total(rows))
+    cells = [[form.format(row[key]) for key, form in shown.items()] for row in listed]
+    cells.append(_total(rows, shown))
     title = f"{rows[0]['scenario']}, {rows[0]['policy']}, {rows[0]['convention']}"
-    common.print_table(["seed", *list(_SHOWN)[1:]], cells, title=title)
+    common.print_table(["seed", *list(shown)[1:]], cells, title=title)
 
 
-def _total(rows: Sequence[Row]) -> list[str]:
+def _total(rows: Sequence[Row], shown: Mapping[str, str]) -> list[str]:
     """Sums of counts and means of the rest over all episodes."""
     cells = [f"{len(rows)} episodes"]
-    for key, form in list(_SHOWN.items())[1:]:
+    for key, form in list(shown.items())[1:]:
         total = sum(row[key] for row in rows)
-        cells.append(form.format(total if key in ("flows", "rejected") else total / len(rows)))
+        cells.append(form.format(total if key in _COUNTS else total / len(rows)))
     return cells

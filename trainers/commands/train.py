@@ -15,13 +15,14 @@ import tyro
 from steelyard.envs.errors import UserError, shown
 from steelyard.envs.scenario import Scenario
 from steelyard.envs.toml_text import parse_toml
+from steelyard.envs.worlds import AnyScenario
 from steelyard.trainers import algorithms, results, run_logger
 from steelyard.trainers.algorithms import HYPER
 from steelyard.trainers.commands import common
 from steelyard.trainers.rllib import settings as rllib
 
 if TYPE_CHECKING:
-    from steelyard.trainers.session import Plan
+    from steelyard.trainers.session import Plan, Session
 
 ALGO_HELP = "; ".join(f"{name}: {each.summary}" for name, each in algorithms.ALGORITHMS.items())
 ALGO_HELP += "; with --engine rllib: "
@@ -78,7 +79,7 @@ class Train:
         if status:
             print(f"stopped after {episodes} episodes; to go on: {self._again()}", file=sys.stderr)
         elif not self.quiet:
-            print(f"policy: {Path(self.directory) / 'policy.bin'}")
+            print(f"policy: {Path(self.directory) / self._session().POLICY}")
         return status
 
     def _train_local(self) -> tuple[int, int]:
@@ -86,19 +87,27 @@ class Train:
         for name in ("env_runners", "ray_address"):
             if getattr(self, name):
                 raise UserError(f"--{name.replace('_', '-')}: only with --engine rllib")
-        scenario, hyper = self._split()
         algorithms.find_algorithm(self.algo)
+        scenario, hyper = self._split()
         results.check_directory("--run", self.directory)
         config, trainer = algorithms.make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
         from steelyard.trainers import session
 
         plan = self._plan(scenario, config)
         saved = session.open_run(plan, self.resume)
-        return session.Session(plan, trainer, saved).run(), trainer.episodes
+        return self._session()(plan, trainer, saved).run(), trainer.episodes
+
+    def _session(self) -> type[Session]:
+        from steelyard.trainers import rack_session, session
+
+        racks = self.engine == "local" and algorithms.find_algorithm(self.algo).world == "rack"
+        return rack_session.RackSession if racks else session.Session
 
     def _train_rllib(self) -> tuple[int, int]:
         """Exit status and episodes."""
         scenario, hyper = self._split()
+        if not isinstance(scenario, Scenario):
+            raise UserError(f"--engine rllib: {scenario.name!r} is a rack; use --engine local --algo malcolm")
         settings = algorithms.make_config(rllib.find_entry(self.algo).settings, hyper)
         settings.check(scenario)
         results.check_directory("--run", self.directory)
@@ -108,7 +117,7 @@ class Train:
         plan = self._plan(scenario, settings)
         return engine.train(plan, settings, self.resume, self.env_runners, self.ray_address)
 
-    def _plan(self, scenario: Scenario, config: Any) -> Plan:
+    def _plan(self, scenario: AnyScenario, config: Any) -> Plan:
         from steelyard.trainers.session import Plan
 
         return Plan(
@@ -126,7 +135,7 @@ class Train:
             engine=self.engine,
         )
 
-    def _split(self) -> tuple[Scenario, dict[str, Any]]:
+    def _split(self) -> tuple[AnyScenario, dict[str, Any]]:
         """The scenario with its overrides, and the hyper-parameters among --set."""
         mine = [text for text in self.overrides if text.startswith(HYPER)]
         rest = [text for text in self.overrides if not text.startswith(HYPER)]
@@ -135,7 +144,7 @@ class Train:
                 key = text.removeprefix(_REWARD).partition("=")[0]
                 name = "reward" if key == "kind" else key
                 raise UserError(f"--set {text}: a learner's reward is its own; use --set algo.{name}=VALUE")
-        (scenario,) = common.load_scenarios([self.scenario], rest)
+        (scenario,) = common.load_one_world([self.scenario], rest)
         return scenario, self._stored_hyper() | parse_hyper(mine)
 
     def _stored_hyper(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steelyard.envs.errors import UserError
+from steelyard.envs.scenario import Scenario
 from steelyard.trainers import session
 from steelyard.trainers.rllib import cluster
 from steelyard.trainers.rllib.settings import Settings
@@ -24,6 +25,7 @@ def train(
 
     Nothing is written before Ray answers and the algorithm is built.
     """
+    assert isinstance(plan.scenario, Scenario)
     session.check_run(plan, resume)
     with cluster.connected(address, cpus=env_runners + 1):
         from steelyard.trainers.rllib.trainer import RllibTrainer

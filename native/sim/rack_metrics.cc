@@ -1,0 +1,129 @@
+#include "native/sim/rack_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace steelyard::sim {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+void LogHistogram::add(const LogHistogram& other) {
+  if (counts_.size() < other.counts_.size()) counts_.resize(other.counts_.size());
+  for (size_t b = 0; b < other.counts_.size(); ++b) counts_[b] += other.counts_[b];
+}
+
+uint64_t LogHistogram::count() const {
+  uint64_t total = 0;
+  for (const uint32_t c : counts_) total += c;
+  return total;
+}
+
+double LogHistogram::lower_edge(size_t bucket) {
+  if (bucket < (size_t{2} << kBits)) return static_cast<double>(bucket);
+  const int exponent = static_cast<int>(bucket >> kBits) - 1;
+  const size_t mantissa = (bucket & ((size_t{1} << kBits) - 1)) + (size_t{1} << kBits);
+  return std::ldexp(static_cast<double>(mantissa), exponent);
+}
+
+double LogHistogram::quantile(double q) const {
+  const uint64_t total = count();
+  if (total == 0) return kNan;
+  const double rank = q * static_cast<double>(total);
+  double below = 0;
+  for (size_t b = 0; b < counts_.size(); ++b) {
+    const double here = counts_[b];
+    if (here > 0 && below + here >= rank) {
+      const double low = lower_edge(b);
+      return low + (lower_edge(b + 1) - low) * (rank - below) / here;
+    }
+    below += here;
+  }
+  return kNan;
+}
+
+void RackMetrics::reset(core::TimeNs warmup, core::TimeNs horizon, size_t types, bool timeline) {
+  warmup_ = warmup;
+  horizon_ = horizon;
+  keep_timeline_ = timeline;
+  outstanding_ = samples_ = 0;
+  imbalance_sum_ = busy_sum_ = 0;
+  classes_.resize(types);
+  for (Class& c : classes_) {
+    c.tasks = 0;
+    c.sum_ns = c.slowdown_sum = 0;
+    c.latency.clear();
+    c.slowdown.clear();
+  }
+  timeline_.clear();
+}
+
+void RackMetrics::sample(core::TimeNs now, std::span<const float> wait_us, std::span<const float> tasks,
+                         double busy) {
+  if (now < warmup_ || now > horizon_) return;
+  ++samples_;
+  imbalance_sum_ += load_imbalance(wait_us);
+  busy_sum_ += busy;
+  if (keep_timeline_)
+    timeline_.push_back(
+        {static_cast<double>(now) * 1e-9, {tasks.begin(), tasks.end()}, {wait_us.begin(), wait_us.end()}});
+}
+
+uint64_t RackMetrics::measured() const {
+  uint64_t total = 0;
+  for (const Class& c : classes_) total += c.tasks;
+  return total;
+}
+
+double RackMetrics::running_latency_us() const {
+  double sum = 0;
+  for (const Class& c : classes_) sum += c.sum_ns;
+  const uint64_t total = measured();
+  return total > 0 ? sum * 1e-3 / static_cast<double>(total) : kNan;
+}
+
+LatencyStats RackMetrics::stats_of(const Class& c) {
+  LatencyStats s;
+  s.tasks = c.tasks;
+  const double n = static_cast<double>(c.tasks);
+  s.mean_us = c.tasks > 0 ? c.sum_ns * 1e-3 / n : kNan;
+  s.slowdown_mean = c.tasks > 0 ? c.slowdown_sum / n : kNan;
+  for (size_t k = 0; k < kRackQuantiles.size(); ++k) {
+    s.quantile_us[k] = c.latency.quantile(kRackQuantiles[k]) * 1e-3;
+    s.slowdown[k] = c.slowdown.quantile(kRackQuantiles[k]) / kSlowdownUnit;
+  }
+  return s;
+}
+
+void RackMetrics::summarise(RackStats& stats) const {
+  Class all;
+  stats.by_type.clear();
+  for (const Class& c : classes_) {
+    stats.by_type.push_back(stats_of(c));
+    all.tasks += c.tasks;
+    all.sum_ns += c.sum_ns;
+    all.slowdown_sum += c.slowdown_sum;
+    all.latency.add(c.latency);
+    all.slowdown.add(c.slowdown);
+  }
+  stats.all = stats_of(all);
+  const double samples = static_cast<double>(samples_);
+  stats.imbalance_mean_us = samples_ > 0 ? imbalance_sum_ / samples : kNan;
+  stats.busy_mean = samples_ > 0 ? busy_sum_ / samples : kNan;
+}
+
+double load_imbalance(std::span<const float> x) {
+  if (x.size() < 2) return 0;
+  thread_local std::vector<float> sorted;  // sum_j<k (x_(k) - x_(j)) = sum_k (2k - N + 1) x_(k)
+  sorted.assign(x.begin(), x.end());
+  std::sort(sorted.begin(), sorted.end());
+  const double n = static_cast<double>(x.size());
+  double sum = 0;
+  for (size_t k = 0; k < sorted.size(); ++k) sum += (2 * static_cast<double>(k) - n + 1) * sorted[k];
+  return 2 * sum / (n - 1);
+}
+
+}  // namespace steelyard::sim
