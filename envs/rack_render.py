@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 _BAR = 32  # characters of a full bar
 _ROW, _GAP, _WIDTH = 14, 4, 480  # pixels
-_SERVED, _WAITING, _LOAD = (44, 160, 44), (214, 39, 40), (90, 90, 90)
+_SERVED, _WAITING, _LOAD, _LINE = (44, 160, 44), (214, 39, 40), (90, 90, 90), (220, 220, 220)
 
 
 def _parts(observations: NDArray[np.float32]) -> tuple[NDArray, NDArray, NDArray]:
@@ -33,7 +33,8 @@ def render_text(observations: NDArray[np.float32], waits_us: NDArray[np.float32]
 def render_image(observations: NDArray[np.float32], waits_us: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Two bars per server, (height, 480, 3) uint8: tasks, served and waiting (left), and true load (right).
 
-    A full left bar is 16 tasks, or the most if that is more; a full right one is the largest load.
+    Lines under the bars show empty servers too. A full left bar is 16 tasks, or the most if that is more; a
+    full right one is the largest load.
     """
     tasks, waiting, _ = _parts(observations)
     image = np.full((len(tasks) * (_ROW + _GAP) + _GAP, _WIDTH, 3), 250, dtype=np.uint8)
@@ -43,6 +44,7 @@ def render_image(observations: NDArray[np.float32], waits_us: NDArray[np.float32
     widest = (_WIDTH - start - _GAP) / max(float(waits_us.max()), 1.0)
     for server in range(len(tasks)):
         top = _GAP + server * (_ROW + _GAP)
+        image[top + _ROW - 1, _GAP : _GAP + room] = image[top + _ROW - 1, start:] = _LINE
         middle = _GAP + round(float(tasks[server] - waiting[server]) * scale)
         image[top : top + _ROW, _GAP:middle] = _SERVED
         image[top : top + _ROW, middle : _GAP + round(float(tasks[server]) * scale)] = _WAITING

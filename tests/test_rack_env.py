@@ -14,6 +14,7 @@ from steelyard.envs import rack_v0
 from steelyard.envs.errors import UserError
 from steelyard.envs.rack_batch import RackBatch
 from steelyard.envs.rack_central import RackCentralEnv, RackVectorEnv
+from steelyard.envs.rack_render import render_image
 from steelyard.envs.rack_schema import rack_observation_fields, rack_observation_size, rack_schema_text
 
 SHORT = ("episode.horizon_s=0.001", "episode.warmup_s=0")  # 10 windows
@@ -127,6 +128,12 @@ def test_bad_actions(actions, part):
     with pytest.raises(UserError, match=part) as caught:
         env.step(actions)
     assert "\n" not in str(caught.value)
+
+
+def test_image_of_an_empty_rack_shows_its_servers():
+    nothing = render_image(np.zeros((3, 12), np.float32), np.zeros(3, np.float32))
+    assert nothing.shape == (58, 480, 3)
+    assert np.unique(np.argwhere(nothing[..., 0] < 250)[:, 0]).tolist() == [17, 35, 53]
 
 
 def test_render_needs_a_mode():
