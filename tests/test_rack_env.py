@@ -225,6 +225,7 @@ class TestTorchRL:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
 def test_rllib_plays_it():
     """RLlib's PPO takes two training steps on the rack, one policy for each server."""
     pytest.importorskip("ray")
