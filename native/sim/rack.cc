@@ -108,8 +108,10 @@ inline void RackWorld::arrive() {
   const double service_s = law.kind == DistributionKind::kExponential
                                ? law.a[0] * exponentials_.at(id)
                                : law.sample(core::draw(service_stream_, id));
-  const uint32_t i =
-      num_deciders_ == 1 ? 0 : static_cast<uint32_t>(origins_.sample(core::draw(origin_stream_, id)));
+  const uint64_t origin = core::draw(origin_stream_, id);
+  const uint32_t deciders = static_cast<uint32_t>(num_deciders_);
+  const uint32_t i = equal_split_ || deciders == 1 ? core::below(origin, deciders)
+                                                   : static_cast<uint32_t>(origins_.sample(origin));
   const uint32_t slot = take_slot();
   RackTask& task = tasks_[slot];
   task = {.id = id,
@@ -123,12 +125,11 @@ inline void RackWorld::arrive() {
     return reserve(slot);
   if (kind_ == RackKind::kShaped) [[unlikely]]
     return shape(slot);
-  const int j = choose(i, task);
-  send(slot, j);
+  dispatch_to(slot, choose(i, task));
 }
 
 // The task is on its way to server j.
-void RackWorld::send(uint32_t slot, int j) {
+inline void RackWorld::dispatch_to(uint32_t slot, int j) {
   RackTask& task = tasks_[slot];
   const uint32_t i = task.decider;
   const uint32_t server = static_cast<uint32_t>(j);
@@ -232,6 +233,7 @@ inline void RackWorld::release_worker(uint32_t j, uint32_t worker) {
   start(j, worker, next);
 }
 
+void RackWorld::send(uint32_t slot, int j) { dispatch_to(slot, j); }
 uint32_t RackWorld::new_slot() { return take_slot(); }
 void RackWorld::end_service(uint32_t j, uint32_t slot) { finish(j, slot); }
 void RackWorld::free_worker(uint32_t j, uint32_t worker) { release_worker(j, worker); }

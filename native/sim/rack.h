@@ -174,6 +174,7 @@ class RackWorld {
 
   // `inline`: the path of every task, defined and called in rack.cc alone; others go through the calls below.
   inline void arrive();
+  inline void dispatch_to(uint32_t slot, int j);
   inline void enter(uint32_t slot);
   inline void start(uint32_t j, uint32_t worker, uint32_t slot);
   inline void finish(uint32_t j, uint32_t slot);
@@ -224,12 +225,11 @@ class RackWorld {
   void set_up_views();
   void set_up_capacities();
   int choose(uint32_t i, const RackTask& task);
+  const float* told_row(uint32_t i);
   const float* row_of(uint32_t i);
   float load_of(uint32_t j) const;
-  int least(const float* row, uint32_t i, uint64_t word) const;
-  template <typename F>
-  int least_of(uint32_t i, uint64_t word, F keys) const;
-  int pick(const float* row, const float* limits, float limit, uint32_t i, uint64_t word) const;
+  int least(uint32_t i, uint64_t word);
+  int pick(uint32_t i, const std::vector<float>& limits, uint64_t word);
   int power_of_d(const float* row, uint64_t word) const;
 
   // rack_messages.cc: what deciders hear
@@ -269,6 +269,7 @@ class RackWorld {
   LoadInfo info_ = LoadInfo::kExact;
   LoadMeasure measure_ = LoadMeasure::kTasks;
   Discipline discipline_ = Discipline::kFcfs;
+  bool equal_split_ = true;
   bool at_servers_ = false;  // deciders are the servers
   bool hears_completions_ = false;
   bool may_steal_ = false;
@@ -313,7 +314,7 @@ class RackWorld {
   std::vector<uint32_t> free_messages_;
   std::vector<float> waits_us_, tasks_row_;
 
-  std::vector<float> workers_row_;
+  std::vector<float> limits_;       // jbt, jiq: of the load of a server that will do
   std::vector<uint16_t> shuffled_;  // servers
   float add_ = 0;                   // to a load before it is weighed
   bool reads_true_row_ = false, patches_own_ = false, together_ = true;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "native/core/rng.h"
+#include "native/sim/choice.h"
 #include "native/sim/rack.h"
 
 namespace steelyard::sim {
@@ -113,7 +114,9 @@ int RackWorld::least_with_room(uint64_t word) {
     const uint32_t places = nodes_[j].workers * static_cast<uint32_t>(rule_.bound);
     scratch_[j] = rows_[j] < static_cast<float>(places) ? rows_[j] : kFull;
   }
-  const int j = least(scratch_.data(), 0, word);
+  const float* scale = scale_.data();
+  const int j = least_of(stride_, -1, rule_.first, word,
+                         [&](uint32_t at) { return load_lanes(&scratch_[at]) * load_lanes(scale + at); });
   return scratch_[j] < kFull ? j : core::kNoServer;
 }
 

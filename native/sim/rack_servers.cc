@@ -1,4 +1,5 @@
 // Inside a server: its workers, the disciplines other than FCFS, and what the timetable does to it.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -299,7 +300,10 @@ void RackWorld::fill_alias(core::AliasTable& table, const std::vector<double>& s
   table.build(members, weights.data());
 }
 
-void RackWorld::set_split(const std::vector<double>& shares) { fill_alias(origins_, shares); }
+void RackWorld::set_split(const std::vector<double>& shares) {
+  equal_split_ = std::all_of(shares.begin(), shares.end(), [&](double s) { return s == shares[0]; });
+  fill_alias(origins_, shares);
+}
 
 void RackWorld::apply(const RackEvent& event) {
   switch (event.kind) {

@@ -15,9 +15,10 @@ class WorkerCalendar {
  public:
   // A worker is busy for about `mean_ns`, which sets the width of a bucket.
   void reset(uint32_t workers, double mean_ns) {
+    // About four buckets from one time to the next, so that few share one; eight means in the ring.
     uint32_t buckets = 256;
-    while (buckets < 16 * workers && buckets < 65536) buckets *= 2;
-    const double gap_ns = mean_ns / workers;
+    while (buckets < 32 * workers && buckets < 65536) buckets *= 2;
+    const double gap_ns = mean_ns / workers / 4;
     shift_ = 0;
     while (shift_ < 40 && static_cast<double>(int64_t{1} << shift_) < gap_ns) ++shift_;
     mask_ = buckets - 1;
