@@ -8,7 +8,6 @@ kept. Episodes follow one another: each goes on learning where the one before it
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from steelyard import native
 from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.rack_scenario import RackScenario
+from steelyard.trainers import malcolm_policy
 
 VARIANTS = ("thesis", "code")
 CURVE_POINTS = 20
@@ -174,30 +174,8 @@ class MalcolmTrainer:
         return played
 
     def policy(self) -> bytes:
-        """policy.npz: the actors of every server as torch.nn.Linear has them, how they read loads, and all
-        parameters as native.malcolm_rule takes them.
-
-        migration_weight, steal_weight (N, N, K); migration_bias, steal_bias (N, N); critic (N, D);
-        parameters (N, P); load_unit_s, load_cap; inputs: loads, or ranks (K = 2 N).
-        """
-        n = self.scenario.num_servers
-        inputs = 2 * n if self.malcolm.inputs == "ranks" else n
-        ends = np.cumsum([n * inputs, n, n * inputs, n])
-        weight_m, bias_m, weight_s, bias_s, critic = np.split(self.parameters, ends, axis=1)
-        stream = io.BytesIO()
-        np.savez(
-            stream,
-            migration_weight=weight_m.reshape(n, n, inputs),
-            migration_bias=bias_m,
-            steal_weight=weight_s.reshape(n, n, inputs),
-            steal_bias=bias_s,
-            critic=critic,
-            parameters=self.parameters,
-            load_unit_s=self.malcolm.load_unit_s,
-            load_cap=self.malcolm.load_cap,
-            inputs=self.malcolm.inputs,
-        )
-        return stream.getvalue()
+        """The policy file (trainers/malcolm_policy.py)."""
+        return malcolm_policy.encode(self.malcolm, self.parameters)
 
     def state(self) -> dict[str, Any]:
         """What the next episode starts from."""
