@@ -140,7 +140,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert spent["env_steps"] == 3 * 200
     assert spent["bytes_exchanged"] == 0
     with np.load(run / "policy.npz") as policy:
-        assert policy["migration_weight"].shape == (8, 8, 16)
+        assert policy["migration_weight"].shape == (8, 8, 8)
         assert policy["steal_bias"].shape == (8, 8)
         parts = ("migration_weight", "migration_bias", "steal_weight", "steal_bias", "critic")
         flat = np.concatenate([policy[name].reshape(8, -1) for name in parts], axis=1)
@@ -150,7 +150,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
 
 def test_a_policy_file_plays_as_it_was_evaluated(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(run, "--episodes", "1", "--set", "algo.variant=thesis") == 0
+    assert train(run, "--episodes", "1", "--set", "algo.variant=code") == 0
     scenario = RackScenario.load("rack-hom-8x8", TINY[1::2])
     seeds = [native.train_seed(_VALIDATION_RUN, index) for index in range(Plan.eval_episodes)]
     for source in (run, run / "policy.npz"):

@@ -20,7 +20,7 @@ from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.rack_scenario import RackScenario
 from steelyard.trainers import malcolm_policy
 
-VARIANTS = ("thesis", "code")
+VARIANTS = ("myopic", "thesis", "code")
 CURVE_POINTS = 20
 """Points of the learning curves per episode."""
 _OWN = -1.0  # the variant's own value
@@ -30,8 +30,9 @@ _OWN = -1.0  # the variant's own value
 class Malcolm:
     """Hyper-parameters. A word that is empty, or a number below 0, is the variant's own."""
 
-    variant: str = "code"
-    """thesis: Algorithm 1; code: the authors' released code (docs/malcolm.md compares them)."""
+    variant: str = "myopic"
+    """thesis: Algorithm 1; code: the authors' released code; myopic: the thesis's inputs, paid the fall of
+    imbalance within a window, without a future, a linear critic as baseline (docs/malcolm.md compares)."""
     inputs: str = ""
     """What actors read: loads, or ranks (loads and their log ranks)."""
     features: str = ""
@@ -51,13 +52,14 @@ class Malcolm:
     actor_trace: float = _OWN
     """lambda of the actors."""
     migration_cost: float = _OWN
-    """Cost of a migration, in units of the reward; the thesis's variant takes the scenario's."""
+    """Cost of a migration, in units of the reward; thesis and myopic take the scenario's."""
     steal_cost: float = _OWN
     """Cost of a request for work."""
     reward_scale: float = _OWN
     """Factor on the imbalance in the reward."""
-    warm_start: float = 0.0
-    """Own load's weight at the start: -w in migration, +w in stealing."""
+    warm_start: float = _OWN
+    """Weight of a server's load at the start: -w in migration, +w in stealing. Below 0: the unit of load over
+    the broadcast period, by which the tasks of one window level an imbalance."""
     init_scale: float = _OWN
     """Other weights at the start are uniform within +- this."""
     batch: int = 0
@@ -73,13 +75,17 @@ class Malcolm:
             raise unknown("algo.variant", self.variant, VARIANTS)
         if self.num_envs < 1:
             raise UserError(f"algo.num_envs = {self.num_envs}: must be at least 1")
-        config = getattr(native.MalcolmConfig, self.variant)()
-        if self.variant == "thesis":
+        config = native.MalcolmConfig.code() if self.variant == "code" else native.MalcolmConfig.thesis()
+        if self.variant == "myopic":
+            config.reward, config.features, config.discount = "improvement", "linear", 0.0
+        if self.variant != "code":
             game = scenario.game
             config.migration_cost, config.steal_cost = game.migration_cost, game.steal_cost
             config.load_unit_s = game.load_unit_s
         config.seed = seed
         config.warm_start = self.warm_start
+        if self.warm_start < 0:
+            config.warm_start = config.load_unit_s / scenario.loads.broadcast_period_s
         try:
             for name in ("inputs", "features", "reward"):
                 if getattr(self, name):
