@@ -48,6 +48,7 @@ def log_ranks(loads: torch.Tensor) -> torch.Tensor:
     return ranks
 
 
-def actor_inputs(kind: str, loads: torch.Tensor) -> torch.Tensor:
-    """Inputs (K,) of the actors from loads (N,): `loads` as they are, or followed by their `ranks`."""
-    return loads if kind == "loads" else torch.cat([loads, log_ranks(loads)])
+def actor_inputs(kind: str, loads: torch.Tensor, cap: float = math.inf) -> torch.Tensor:
+    """Inputs (K,) of the actors from loads (N,): `loads`, at most `cap`, or those and the `ranks` of all."""
+    capped = loads.clamp(max=cap)
+    return capped if kind == "loads" else torch.cat([capped, log_ranks(loads)])

@@ -46,16 +46,17 @@ class MalcolmLearner:
         drawn (2, N): this server's draws by outcome, migration and stealing; moves: migrations and steals
         of all servers in the window.
         """
-        now, before = torch.from_numpy(loads.copy()), self._loads
-        self._loads = now
+        raw, before = torch.from_numpy(loads.copy()), self._loads
+        self._loads = raw
         if before is None:
             return None
         config = self.config
-        reward = self._reward(before, now, moves)
+        reward = self._reward(before, raw, moves)
+        inputs = actor_inputs(config.inputs, before, config.load_cap)
+        before, now = before.clamp(max=config.load_cap), raw.clamp(max=config.load_cap)
         with torch.no_grad():
             error = reward - self.average_reward + config.discount * self.critic(now) - self.critic(before)
         self.average_reward += config.average_step * float(error)
-        inputs = actor_inputs(config.inputs, before)
         scores = [
             actor.window_score(inputs, torch.from_numpy(counts.astype(np.float32)), mean=config.mean_score)
             for actor, counts in zip(self.actors, drawn, strict=True)

@@ -231,7 +231,7 @@ def test_consensus_is_the_mean_and_counts_its_bytes():
     with torch.no_grad():
         critics[0].theta.fill_(1.0)
     linear_critic.consensus(critics)
-    assert all(float(critic.theta[0]) == 0.5 for critic in critics)
+    assert all(critic.theta[0].item() == 0.5 for critic in critics)
     servers = [native.MalcolmServer(native.MalcolmConfig.thesis(), 4, i, 2) for i in range(4)]
     mean = np.mean([server.critic_parameters for server in servers], axis=0)
     assert native.malcolm_consensus(servers) == 4 * 3 * len(mean) * 4 == native.consensus_bytes(4, len(mean))
@@ -246,7 +246,7 @@ def test_ranks_are_the_twins():
         for j in range(1, 20):
             server.on_load_message(j, float(rng.integers(0, 8)) * 1e-3)  # with ties
         server.on_window()
-        loads = torch.from_numpy(server.loads)
+        loads = torch.from_numpy(server.loads)  # in units of 32 ms: below the cap
         np.testing.assert_allclose(server.inputs[20:], log_ranks(loads).numpy(), atol=1e-6)
 
 
@@ -255,7 +255,7 @@ def test_ranks_are_the_twins():
 def test_a_server_learns_as_its_twin(variant, n):
     """Hundreds of windows of made-up loads: TD errors and all parameters stay together."""
     config = VARIANTS[variant]()
-    config.load_unit_s, config.load_cap, config.reward_scale = 1e-4, 20.0, 1.0
+    config.load_unit_s, config.load_cap, config.reward_scale = 1e-4, 2.0, 1.0
     config.migration_cost = 1e-3
     config.init_scale = 0.2
     server = native.MalcolmServer(config, n, 1, 4)
@@ -282,7 +282,7 @@ def test_a_server_learns_as_its_twin(variant, n):
     assert server.updates == 12
     moved = np.abs(server.parameters - start).max()
     assert moved > 5e-3
-    np.testing.assert_allclose(server.parameters, learner.parameters, atol=0.02 * moved)
+    np.testing.assert_allclose(server.parameters, learner.parameters, atol=1e-3 * moved)
 
 
 def test_potential_is_exact_at_the_stage():

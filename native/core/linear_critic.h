@@ -29,7 +29,8 @@ constexpr size_t critic_buffer(CriticFeatures kind, uint32_t num_servers) {
   return (critic_size(kind, num_servers) + 7) / 8 * 8 + 8;
 }
 
-// loads: (N,), followed by at least 8 zeros; features: critic_buffer floats, zero beyond the features.
+// loads: (N,), followed by at least 8 readable floats; features: critic_buffer floats, zero beyond the
+// features.
 void critic_features(CriticFeatures kind, uint32_t num_servers, const float* loads, float* features);
 
 // Sum of the products, in a fixed order; size a multiple of 8.
@@ -57,7 +58,7 @@ class LinearCritic {
   float average_reward() const { return average_reward_; }
   float value() const { return value_; }
 
-  // V of any loads, (N,) followed by at least 8 zeros.
+  // V of any loads, (N,) followed by at least 8 readable floats, as below.
   float value_of(const float* loads);
   // The first state of a run: there is no transition into it, and no trace.
   void start(const float* loads);

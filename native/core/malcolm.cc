@@ -64,6 +64,7 @@ MalcolmConfig MalcolmConfig::code() {
   config.td = {1.0F, 0.6F, 1e-3F};
   config.actor_trace = 0.6F;
   config.batch = 20;
+  config.actor_optimizer.learning_rate = 1e-3F;
   config.costs = {1e-8F, 1e-8F};
   config.load_unit_s = 32e-3F;
   config.load_cap = 1;
@@ -211,9 +212,10 @@ ServerId MalcolmServer::steal(uint64_t word) {
 }
 
 void MalcolmServer::set_state(uint32_t server, float load_s) {
-  const float x = std::min(load_s / config_.load_unit_s, config_.load_cap);
+  state_[server] = load_s / config_.load_unit_s;
+  const float x = std::min(state_[server], config_.load_cap);
   const float delta = x - inputs_[server];
-  state_[server] = inputs_[server] = x;
+  inputs_[server] = x;
   actors_.add_input(server, delta);
 }
 
@@ -308,12 +310,12 @@ WindowResult MalcolmServer::on_window() {
     result.learned = true;
     result.reward = reward();
     result.td_error =
-        critic_.observe(state_.data(), result.reward, config_.td, 1.0F / static_cast<float>(config_.batch));
+        critic_.observe(inputs_.data(), result.reward, config_.td, 1.0F / static_cast<float>(config_.batch));
     cache_gradients(result.td_error);
     result.updated = update();
     result.consensus_due = result.updated && updates_ % config_.consensus_every == 0;
   } else if (!frozen_) {
-    critic_.start(state_.data());
+    critic_.start(inputs_.data());
     started_ = true;
   } else {
     started_ = false;

@@ -35,7 +35,7 @@ enum class RateAverage : uint32_t {
 
 // How a server learns. The presets are the two published variants; docs/malcolm.md compares them.
 struct MalcolmConfig {
-  static MalcolmConfig thesis();  // Alg. 1; its learning rates, discount and C are not stated: ours
+  static MalcolmConfig thesis();  // Alg. 1; what it does not state is ours: rates, discount, costs, units, C
   static MalcolmConfig code();    // the authors' released code
 
   ActorInputs inputs = ActorInputs::kLoads;
@@ -43,17 +43,17 @@ struct MalcolmConfig {
   RackReward reward = RackReward::kPotential;
   RateAverage rate_average = RateAverage::kTime;
   bool mean_score = false;  // score: counts / total - pi (released code), or their sum over draws (log pi)
-  TemporalDifference td{0.99F, 0.0F, 0.0F};
+  TemporalDifference td{0.9F, 0.0F, 0.0F};
   float actor_trace = 0;
-  AdamWConfig actor_optimizer{1e-3F};
+  AdamWConfig actor_optimizer{3e-4F};
   AdamWConfig critic_optimizer{2e-3F};
   uint32_t batch = 16;             // windows per update
   uint32_t consensus_every = 100;  // updates
   MoveCosts costs{1e-4F, 1e-4F};
-  float load_cap = 20;               // loads are at most that, in their unit: features stay bounded
-  float load_unit_s = 100e-6F;       // loads are learned from in this unit
-  float reward_scale = 1;            // of -I, or of the improvement of M; costs are in units of the reward
-  float load_smoothing = 0;          // weight of the previous broadcast's load in this one
+  float load_cap = 20;          // of loads as inputs and features, in their unit; the reward knows no cap
+  float load_unit_s = 100e-6F;  // loads are learned from in this unit
+  float reward_scale = 1;       // of -I, or of the improvement of M; costs are in units of the reward
+  float load_smoothing = 0;     // weight of the previous broadcast's load in this one
   float initial_service_s = 50e-6F;  // mean service time before the first completion
   uint32_t num_types = 1;
   uint32_t steal_below = 1;  // steals only with fewer tasks than this waiting
@@ -158,7 +158,7 @@ class MalcolmServer {
   LinearCritic critic_;
   AdamW actor_optimizer_, critic_optimizer_;
   AlignedFloats actor_gradient_, actor_trace_, score_;
-  AlignedFloats state_;          // x, followed by zeros
+  AlignedFloats state_;          // x, without the cap, followed by zeros
   AlignedFloats inputs_;         // of the actors, as the logits have them
   AlignedFloats window_inputs_;  // as they were when the window began
   AlignedFloats log_rank_;
