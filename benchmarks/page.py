@@ -81,6 +81,11 @@ def text(*parts: Inline) -> Text:
     return Text(parts)
 
 
+def paragraphs(words: str) -> list[str]:
+    """What stands between empty lines; a line that starts with "- " begins one of its own."""
+    return [part.strip() for part in re.split(r"\n\s*\n|\n(?=- )", words) if part.strip()]
+
+
 def anchor(name: str) -> str:
     """A name as an anchor."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -12,7 +12,18 @@ from steelyard.benchmarks import cells as cells_module
 from steelyard.benchmarks import study_runs, summary
 from steelyard.benchmarks import study_tables as tables
 from steelyard.benchmarks.cells import Cell, Scores
-from steelyard.benchmarks.page import Block, Code, Heading, Inline, Picture, Table, markdown, text, to_html
+from steelyard.benchmarks.page import (
+    Block,
+    Code,
+    Heading,
+    Inline,
+    Picture,
+    Table,
+    markdown,
+    paragraphs,
+    text,
+    to_html,
+)
 from steelyard.benchmarks.study import LOCAL, Learner, Study, seeds_text
 from steelyard.benchmarks.study_runs import Run
 from steelyard.benchmarks.sweep import Failure
@@ -116,7 +127,7 @@ def page(
 ) -> list[Block]:
     """The report, block by block."""
     entry = study.entry
-    blocks: list[Block] = [text(entry.description)] if entry.description else []
+    blocks: list[Block] = [text(paragraph) for paragraph in paragraphs(entry.description)]
     blocks += [
         Code(manifest["command"]),
         text(

@@ -226,27 +226,10 @@ class Audit:
 
     def record(self, kind: str, measure: str, steps: int) -> dict[str, Any]:
         """The error of the potential property; keys as in docs/audit.md."""
-        payoff, phi, load = self.deltas(kind, measure, steps)
-        epsilon, scale = np.abs(payoff - phi), float(np.abs(phi).mean())
-        middle, high, tail = np.quantile(epsilon, [0.5, 0.9, 0.99])
         form = kind.removeprefix("team_") if kind != "marginal_vbf" else "vbf"
-        return {
-            "reward": kind,
-            "measure": measure,
-            "horizon": steps or STAGE,
-            "samples": len(epsilon),
-            "epsilon_mean": float(epsilon.mean()),
-            "epsilon_max": float(epsilon.max()),
-            "epsilon_p50": float(middle),
-            "epsilon_p90": float(high),
-            "epsilon_p99": float(tail),
-            "scale": scale,
-            "relative": float(epsilon.mean()) / scale if scale > 0 else None,
-            "agreement": _agreement(payoff, phi),
-            "load_agreement": _agreement(payoff, load),
-            "load_correlation": _correlation(payoff, load),
-            "potential": f"team_{form} on {'durations' if measure == 'durations' else 'true'}",
-        }
+        potential = f"team_{form} on {'durations' if measure == 'durations' else 'true'}"
+        errors = error_record(*self.deltas(kind, measure, steps), steps)
+        return {"reward": kind, "measure": measure, **errors, "potential": potential}
 
     def _delta(self, form: str, what: str, steps: int) -> Array:
         values = self._values(form, what, steps == 0)
@@ -277,6 +260,26 @@ class Audit:
         others = np.where(np.arange(each.shape[-2])[:, None] == index, 0.0, each).sum(-2)
         pairs = zip(mine.reshape(-1, mine.shape[-1]), others.reshape(-1, mine.shape[-1]), strict=True)
         return np.array([native.marginal_vbf(*pair) for pair in pairs]).reshape(mine.shape[:-1])
+
+
+def error_record(payoff: Array, phi: Array, load: Array, steps: int) -> dict[str, Any]:
+    """What follows in a record from changes of the payoff, of phi, and of phi over true loads, each (S,)."""
+    epsilon, scale = np.abs(payoff - phi), float(np.abs(phi).mean())
+    middle, high, tail = np.quantile(epsilon, [0.5, 0.9, 0.99])
+    return {
+        "horizon": steps or STAGE,
+        "samples": len(epsilon),
+        "epsilon_mean": float(epsilon.mean()),
+        "epsilon_max": float(epsilon.max()),
+        "epsilon_p50": float(middle),
+        "epsilon_p90": float(high),
+        "epsilon_p99": float(tail),
+        "scale": scale,
+        "relative": float(epsilon.mean()) / scale if scale > 0 else None,
+        "agreement": _agreement(payoff, phi),
+        "load_agreement": _agreement(payoff, load),
+        "load_correlation": _correlation(payoff, load),
+    }
 
 
 def _rewards(form: str, vectors: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -10,14 +11,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 LOAD_BALANCE = "LoadBalance-v0"
+RACK = "Rack-v0"
 
 
 def register_envs() -> None:
-    """Registers `LoadBalance-v0` with Gymnasium, once; importing `steelyard.envs` sees to it already.
+    """Registers `LoadBalance-v0` and `Rack-v0` with Gymnasium, once; importing `steelyard.envs` sees to it.
 
     `gym.make("steelyard.envs:LoadBalance-v0")` makes the central agent's environment and
     `gym.make_vec(..., num_envs=B)` the native batch of it. Arguments go through: `scenario=`, `overrides=`,
-    `reward=`, `measure=`, `discrete=`.
+    `reward=`, `discrete=`, and `measure=` for LoadBalance.
     """
     import gymnasium as gym
 
@@ -27,22 +29,36 @@ def register_envs() -> None:
             entry_point="steelyard.envs.central:LoadBalanceCentralEnv",
             vector_entry_point="steelyard.envs.vector:LoadBalanceVectorEnv",
         )
+    if RACK not in gym.registry:
+        gym.register(
+            RACK,
+            entry_point="steelyard.envs.rack_central:RackCentralEnv",
+            vector_entry_point="steelyard.envs.rack_central:RackVectorEnv",
+        )
 
 
 class _WhenGymnasiumComes(MetaPathFinder):
-    """Registers the ids right after somebody imports Gymnasium."""
+    """Registers the ids right after somebody imports Gymnasium; many only ask whether it could be."""
+
+    def __init__(self) -> None:
+        self._asked = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "gymnasium":
+        if fullname != "gymnasium" or self._asked:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asked = True  # the search below comes through here again
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asked = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
+                with contextlib.suppress(ValueError):
+                    sys.meta_path.remove(self)
                 execute(module)
                 register_envs()
 

@@ -7,24 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Bounded, Composite, MultiCategorical, Unbounded
 from torchrl.envs import EnvBase
 
 from steelyard.envs.batch import LoadBalanceBatch
+from steelyard.envs.native_batch import NativeBatch
 from steelyard.envs.scenario import Scenario
 from steelyard.envs.spaces import DISCRETE_ACTIONS, observation_space
 
 
-class LoadBalanceTorchRLEnv(EnvBase):
-    """`num_envs` worlds with batch size [B]: per agent "observation", "action", "reward"; for all "done".
-
-    | Key | Shape | Meaning |
-    |---|---|---|
-    | `("lb_i", "observation")` | (B, 12 N + 5) float32 | what balancer i sees |
-    | `("lb_i", "action")` | (B, N) float32 in [-1, 1], or int64 in {0, 1, 2} | its weights |
-    | `("lb_i", "reward")` | (B, 1) float32 | its reward |
-    | `"done"`, `"truncated"`, `"terminated"` | (B, 1) bool | truncated at the horizon; never terminated |
+class BatchTorchRLEnv(EnvBase):
+    """A native batch with batch size [B]: per agent "observation", "action", "reward"; for all "done".
 
     One group per agent, and no dimension of agents, because GRUModule takes the last batch dimension for
     time. TorchRL resets finished worlds itself through `"_reset"`. `set_seed(s)` makes s the run's seed:
@@ -34,48 +29,29 @@ class LoadBalanceTorchRLEnv(EnvBase):
 
     def __init__(
         self,
-        scenario: Scenario | str = "cluster-a-cpu",
-        num_envs: int = 1,
-        *,
-        overrides: Sequence[str] = (),
-        threads: int = 1,
-        reward: str | None = None,
-        measure: str | None = None,
-        discrete: bool = False,
-        seed: int | None = None,
-        device: torch.device | str = "cpu",
+        batch: NativeBatch,
+        observations: spaces.Box,
+        choices: int,
+        seed: int | None,
+        device: torch.device | str,
     ):
-        batch = LoadBalanceBatch(
-            scenario,
-            num_envs,
-            overrides=overrides,
-            threads=threads,
-            reward=reward,
-            measure=measure,
-            discrete=discrete,
-            autoreset=False,
-        )
+        """observations: of one agent. choices of each number of an action; 0: a number from -1 to 1."""
         super().__init__(device=device, batch_size=[batch.num_envs])
-        self.batch = batch
-        self.scenario = batch.scenario
-        self.agents = [f"lb_{agent}" for agent in range(batch.num_agents)]
+        self.batch, self.agents = batch, list(batch.agents)
         self.group_map = {agent: [agent] for agent in self.agents}
         self._run_seed = seed
-        self._joint = np.zeros(
-            (batch.num_envs, batch.num_agents, batch.num_servers), dtype=np.int64 if discrete else np.float32
-        )
-        self._make_specs()
+        self._joint = np.zeros(batch.action_shape, dtype=np.int64 if choices else np.float32)
+        self._make_specs(observations, choices)
 
-    def _make_specs(self) -> None:
+    def _make_specs(self, box: spaces.Box, choices: int) -> None:
         size, device = self.batch.num_envs, self.device
-        box = observation_space(self.batch.num_servers)
         low, high = (torch.as_tensor(end).expand(size, -1) for end in (box.low, box.high))
         seen = Bounded(low=low, high=high, shape=low.shape, dtype=torch.float32, device=device)
         paid = Unbounded(shape=(size, 1), dtype=torch.float32, device=device)
         over = Binary(n=1, shape=(size, 1), dtype=torch.bool, device=device)
-        shape = (size, self.batch.num_servers)
-        if self.batch.discrete:
-            nvec = torch.full(shape, len(DISCRETE_ACTIONS))
+        shape = (size, self.batch.action_shape[2])
+        if choices:
+            nvec = torch.full(shape, choices)
             moved = MultiCategorical(nvec, shape=shape, dtype=torch.int64, device=device)
         else:
             moved = Bounded(low=-1.0, high=1.0, shape=shape, dtype=torch.float32, device=device)
@@ -126,7 +102,46 @@ class LoadBalanceTorchRLEnv(EnvBase):
         self._run_seed = seed
 
     def stats(self) -> dict[str, torch.Tensor]:
-        """Statistics of the flows completed so far in each world's episode, each (B,): sojourn_mean_s [s],
-        flows, ...
-        """
+        """Statistics of each world's episode so far, each (B,), as the batch's `episode_stats`."""
         return {name: torch.as_tensor(values) for name, values in self.batch.episode_stats().items()}
+
+
+class LoadBalanceTorchRLEnv(BatchTorchRLEnv):
+    """`num_envs` worlds with batch size [B]: per agent "observation", "action", "reward"; for all "done".
+
+    | Key | Shape | Meaning |
+    |---|---|---|
+    | `("lb_i", "observation")` | (B, 12 N + 5) float32 | what balancer i sees |
+    | `("lb_i", "action")` | (B, N) float32 in [-1, 1], or int64 in {0, 1, 2} | its weights |
+    | `("lb_i", "reward")` | (B, 1) float32 | its reward |
+    | `"done"`, `"truncated"`, `"terminated"` | (B, 1) bool | truncated at the horizon; never terminated |
+
+    BatchTorchRLEnv tells of seeds, resets and `stats()`.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario | str = "cluster-a-cpu",
+        num_envs: int = 1,
+        *,
+        overrides: Sequence[str] = (),
+        threads: int = 1,
+        reward: str | None = None,
+        measure: str | None = None,
+        discrete: bool = False,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ):
+        batch = LoadBalanceBatch(
+            scenario,
+            num_envs,
+            overrides=overrides,
+            threads=threads,
+            reward=reward,
+            measure=measure,
+            discrete=discrete,
+            autoreset=False,
+        )
+        choices = len(DISCRETE_ACTIONS) if discrete else 0
+        super().__init__(batch, observation_space(batch.num_servers), choices, seed, device)
+        self.scenario = batch.scenario

@@ -245,6 +245,14 @@ def test_id_alone_is_enough():
     assert "LoadBalanceCentralEnv" in printed(code)
 
 
+def test_registered_after_somebody_asked_whether_gymnasium_is_there():
+    code = (
+        "import steelyard.envs, importlib.util; found = importlib.util.find_spec('gymnasium');"
+        "import gymnasium; print(found is not None, 'LoadBalance-v0' in gymnasium.registry)"
+    )
+    assert printed(code) == "True True"
+
+
 def printed(code: str) -> str:
     """What a fresh interpreter prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -195,6 +195,15 @@ def test_every_number_of_the_leaderboard_leads_to_a_command_that_gives_it(
     assert float(st.iqm([values])) == held
 
 
+def test_the_items_of_a_description_are_told_apart():
+    assert page.paragraphs("\nClaims, and\nours:\n- the one\n  thing\n- the other\n\nMore - or not.\n") == [
+        "Claims, and\nours:",
+        "- the one\n  thing",
+        "- the other",
+        "More - or not.",
+    ]
+
+
 def board_of(results) -> leaderboard.Board:
     return leaderboard.load(results)
 

@@ -45,6 +45,40 @@ def mmc_sojourn_s(rate: float, mean_s: float, servers: int) -> float:
     return mmc_waiting_s(rate, mean_s, servers) + mean_s
 
 
+def mmc_sojourn_quantile_s(rate: float, mean_s: float, servers: int, q: float) -> float:
+    """Quantile of the sojourn of M/M/c FIFO.
+
+    The wait is 0 or, with probability C, exponential (Kleinrock Sec. 3.5).
+    """
+    waits, mu = erlang_c(servers, rate * mean_s), 1 / mean_s
+    theta = servers * mu - rate  # of a wait that is not 0
+
+    def excess(t: float) -> float:
+        both = (theta * math.exp(-mu * t) - mu * math.exp(-theta * t)) / (theta - mu)
+        return (1 - waits) * math.exp(-mu * t) + waits * both - (1 - q)
+
+    return brentq(excess, 0.0, 100 * (mean_s + 1 / theta))
+
+
+def power_of_d_sojourn(load: float, d: int) -> float:
+    """Mean sojourn of infinitely many M/M/1 queues with d choices and unit service.
+
+    The sum of load^((d^i - d) / (d - 1)) over i >= 1 (Mitzenmacher 2001, eq. 7).
+    """
+    return sum(load ** ((d**i - d) // (d - 1)) for i in range(1, 12))
+
+
+def power_of_two_limit(fast: tuple[int, int], slow: tuple[int, int]) -> float:
+    """Load above which two choices, whatever they are, bring the slow servers more than they serve.
+
+    (servers, workers each); two different servers are both slow with probability m (m - 1) / (n (n - 1)).
+    """
+    n = fast[0] + slow[0]
+    both_slow = slow[0] * (slow[0] - 1) / (n * (n - 1))
+    share = slow[0] * slow[1] / (fast[0] * fast[1] + slow[0] * slow[1])
+    return share / both_slow
+
+
 def mg1_waiting_s(rate: float, mean_s: float, second_moment_s2: float) -> float:
     """Mean waiting time of M/G/1 FIFO, Pollaczek and Khinchine (Kleinrock eq. 5.63)."""
     return rate * second_moment_s2 / (2 * (1 - rate * mean_s))

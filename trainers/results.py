@@ -56,7 +56,7 @@ RACK_RECORD_KEYS = (
     "migrations",
     "steals",
     "messages",
-    "dropped",
+    "clones",
     "imbalance_mean_us",
     "busy_mean",
     "events",

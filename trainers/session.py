@@ -199,6 +199,7 @@ class Session:
                 self.logs["timing"].write({"episode": trainer.episodes, **self.budget.now()})
                 if due:
                     self.save()
+                    self.on_evaluation(trainer.episodes, self.learned_s)  # who listens may end the process
                 live.update(trainer.episodes, self._text(played), due)
             self.save()
         wandb.finish(plan.directory / self.POLICY, self._summary())
@@ -251,7 +252,6 @@ class Session:
                 np.asarray(details["timeline"]["t_s"]),
                 np.asarray(details["timeline"]["weights"]),
             )
-            self.on_evaluation(episode, self.learned_s)
         self.logs["progress"].write(row)
         wandb.log(row | {f"weight_{j}": float(w) for j, w in enumerate(played.weights.mean(0))})
 

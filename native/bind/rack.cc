@@ -56,7 +56,10 @@ py::dict steelyard::bind::stats_dict(const sim::RackStats& s) {
   d["steal_requests"] = s.steal_requests;
   d["messages"] = s.messages;
   d["preemptions"] = s.preemptions;
-  d["dropped"] = s.dropped;
+  d["clones"] = s.clones;
+  d["clones_dropped"] = s.clones_dropped;
+  d["bounced"] = s.bounced;
+  d["plans"] = s.plans;
   d["imbalance_mean_us"] = s.imbalance_mean_us;
   d["busy_mean"] = s.busy_mean;
   d["arrived"] = s.arrived;
@@ -138,6 +141,11 @@ void set_policy(RackWorld& world, const FloatMatrix& migrate, const FloatMatrix&
   }
   const size_t size = static_cast<size_t>(n * n);
   decider->set({migrate.data(), size}, {steal.data(), size});
+}
+
+void need_pallas(const RackWorld& world) {
+  if (world.rule().traits->kind != sim::RackKind::kShaped)
+    throw py::value_error("shape: only the rule \"pallas\" has one");
 }
 
 py::array_t<float> views(RackWorld& world) {
@@ -252,6 +260,27 @@ void bind_rack(py::module_& module) {
       .def("set_policy", &set_policy, py::arg("migrate"), py::arg("steal"),
            "Of the rule categorical: (N, N) each, row i the probabilities of server i; own column: keeps the "
            "task, does not steal.")
+      .def(
+          "shape",
+          [](const RackWorld& self) {
+            need_pallas(self);
+            py::dict d;
+            d["group_of"] = self.shape_plan().group_of;
+            d["cores"] = self.shape_plan().cores;
+            return d;
+          },
+          "Of the rule pallas: group_of (T,), cores (G, N): which types go together and their dispatch "
+          "weights.")
+      .def(
+          "set_shape",
+          [](RackWorld& self, std::vector<int> group_of, std::vector<std::vector<double>> cores) {
+            need_pallas(self);
+            sim::RackRule rule = self.rule();
+            rule.shaping.plan = {std::move(group_of), std::move(cores)};
+            rule.check(self.config());
+            self.set_shape(*rule.shaping.plan);
+          },
+          py::arg("group_of"), py::arg("cores"), "A plan in the place of the present one, in force at once.")
       .def("clone", [](const RackWorld& self) { return std::make_unique<RackWorld>(self); })
       .def(
           "restore", [](RackWorld& self, const RackWorld& other) { self = other; }, py::arg("other"))

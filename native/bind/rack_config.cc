@@ -37,10 +37,11 @@ constexpr Words<BroadcastPhase, 3> kPhases{{{"together", BroadcastPhase::kTogeth
 constexpr Words<StealFrom, 2> kStealFroms{{{"oldest", StealFrom::kOldest}, {"newest", StealFrom::kNewest}}};
 constexpr Words<StealBy, 3> kStealBys{
     {{"none", StealBy::kNone}, {"random", StealBy::kRandom}, {"longest", StealBy::kLongest}}};
-constexpr Words<RackEventKind, 4> kEventKinds{{{"split", RackEventKind::kSplit},
+constexpr Words<RackEventKind, 5> kEventKinds{{{"split", RackEventKind::kSplit},
                                                {"arrival_scale", RackEventKind::kArrivalScale},
                                                {"speed", RackEventKind::kSpeed},
-                                               {"workers", RackEventKind::kWorkers}}};
+                                               {"workers", RackEventKind::kWorkers},
+                                               {"mix", RackEventKind::kMix}}};
 
 void bind_parts(py::module_& module) {
   py::class_<RackServer>(module, "RackServer")
@@ -85,6 +86,25 @@ void bind_words_of_config(Class& config) {
   def_word<&RackConfig::steal_from>(config, "steal_from", kStealFroms);
 }
 
+void bind_shaping(py::module_& module) {
+  py::class_<RackShaping>(module, "RackShaping", "Parameters of the rule pallas; see docs/rack.md.")
+      .def(py::init<>())
+      .def_readwrite("candidate_tasks", &RackShaping::candidate_tasks)
+      .def_readwrite("by_slowdown", &RackShaping::by_slowdown)
+      .def_readwrite("adapt", &RackShaping::adapt)
+      .def_readwrite("monitor_s", &RackShaping::monitor_s)
+      .def_readwrite("ewma", &RackShaping::ewma)
+      .def_readwrite("delta", &RackShaping::delta)
+      .def_readwrite("clone", &RackShaping::clone)
+      .def_readwrite("burst_s", &RackShaping::burst_s)
+      .def(
+          "set_plan",
+          [](RackShaping& self, std::vector<int> group_of, std::vector<std::vector<double>> cores) {
+            self.plan = ShapePlan{std::move(group_of), std::move(cores)};
+          },
+          py::arg("group_of"), py::arg("cores"), "The plan to begin with: (T,) groups, (G, N) cores.");
+}
+
 RackRule make_rule(const std::string& name) {
   RackRule rule;
   rule.traits = find_rack_rule(name);
@@ -104,7 +124,7 @@ void bind_rule(py::module_& module) {
   rule.def(py::init([](const std::string& name, int d, double threshold, bool first, bool increments,
                        bool keep, bool estimated_rates, int bound, double rtt_s,
                        const std::optional<std::string>& info, const std::string& steal,
-                       std::vector<double> weights) {
+                       std::vector<double> weights, const std::optional<RackShaping>& shaping) {
              RackRule made = make_rule(name);
              made.d = d;
              made.threshold = threshold;
@@ -117,13 +137,14 @@ void bind_rule(py::module_& module) {
              if (info) made.info = bind::value_of(kInfos, *info);
              made.steal = bind::value_of(kStealBys, steal);
              made.weights = std::move(weights);
+             made.shaping = shaping.value_or(RackShaping());
              return made;
            }),
            py::arg("name"), py::kw_only(), py::arg("d") = 2, py::arg("threshold") = 30.0,
            py::arg("first") = false, py::arg("increments") = false, py::arg("keep") = false,
            py::arg("estimated_rates") = false, py::arg("bound") = 2, py::arg("rtt_s") = 0.0,
            py::arg("info") = py::none(), py::arg("steal") = "none",
-           py::arg("weights") = std::vector<double>())
+           py::arg("weights") = std::vector<double>(), py::arg("shaping") = py::none())
       .def_property_readonly("name", [](const RackRule& self) { return self.traits->name; })
       .def_readwrite("d", &RackRule::d)
       .def_readwrite("threshold", &RackRule::threshold)
@@ -134,6 +155,7 @@ void bind_rule(py::module_& module) {
       .def_readwrite("bound", &RackRule::bound)
       .def_readwrite("rtt_s", &RackRule::rtt_s)
       .def_readwrite("weights", &RackRule::weights)
+      .def_readwrite("shaping", &RackRule::shaping)
       .def_property(
           "info",
           [](const RackRule& self) -> std::optional<std::string> {
@@ -198,5 +220,6 @@ void bind_rack_config(py::module_& module) {
       .def("prepare", &RackConfig::prepare,
            "Checks everything; ValueError names key, value and what is allowed.");
   bind_words_of_config(config);
+  bind_shaping(module);
   bind_rule(module);
 }

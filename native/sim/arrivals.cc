@@ -60,6 +60,16 @@ void ArrivalProcess::scale(core::TimeNs now, double factor) {
   schedule(now_s, left / factor);
 }
 
+double ArrivalProcess::mean_rate() const {
+  if (config_->kind != ArrivalKind::kMmpp) return config_->rate * scale_;
+  double arrivals = 0, time_s = 0;
+  for (size_t k = 0; k < config_->mmpp_rates.size(); ++k) {
+    arrivals += config_->mmpp_rates[k] * config_->mmpp_mean_s[k];
+    time_s += config_->mmpp_mean_s[k];
+  }
+  return arrivals / time_s * scale_;
+}
+
 // Integral of the diurnal rate from 0 to t, up to a constant.
 double ArrivalProcess::diurnal_area(double t_s) const {
   const ArrivalConfig& a = *config_;

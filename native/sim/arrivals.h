@@ -32,6 +32,8 @@ class ArrivalProcess {
   }
   // From `now` on the rate is `factor` times the configured one (timetable). Not for traces.
   void scale(core::TimeNs now, double factor);
+  // Long-run arrivals per second at the present scale. Not for traces.
+  double mean_rate() const;
   // Trace row of the arrival that `next` announces.
   size_t trace_row() const { return row_; }
 

@@ -24,7 +24,7 @@ RackWorld::RackWorld(std::shared_ptr<const RackConfig> config, const RackRule& r
   kind_ = rule_.traits->kind;
   info_ = rule_.info_of(c);
   measure_ = rule_.measure_of(c);
-  discipline_ = c.discipline;
+  discipline_ = kind_ == RackKind::kShaped ? Discipline::kDarc : c.discipline;
   at_servers_ = c.dispatchers == 0 && !rule_.traits->central;
   num_deciders_ = rule_.traits->central ? 1 : c.num_deciders();
   mean_service_s_ = c.mean_service_s();
@@ -43,9 +43,6 @@ RackWorld::RackWorld(std::shared_ptr<const RackConfig> config, const RackRule& r
   steal_work_ns_ = nanos(c.steal_work_s);
   quantum_ns_ = nanos(c.quantum_s);
   switch_ns_ = nanos(c.switch_s);
-  std::vector<double> ratios;
-  for (const RackType& type : c.types) ratios.push_back(type.ratio);
-  fill_alias(type_table_, ratios);
   if (rule_.decider) decider_.adopt(rule_.decider->clone());
   reset(seed);
 }
@@ -70,9 +67,14 @@ void RackWorld::reset(uint64_t seed) {
   messages_pool_.clear();
   free_messages_.clear();
   next_id_ = completed_ = migrations_ = steals_ = steal_requests_ = messages_ = preemptions_ = 0;
+  clones_ = clones_dropped_ = bounced_ = plans_ = 0;
+  mean_service_s_ = c.mean_service_s();
   events_ = message_count_ = steal_draws_ = digest_ = ticks_ = 0;
   now_ = 0;
   set_split(c.split.empty() ? std::vector<double>(c.num_deciders(), 1.0) : c.split);
+  std::vector<double> ratios;
+  for (const RackType& type : c.types) ratios.push_back(type.ratio);
+  fill_alias(type_table_, ratios);
   set_up_servers();
   set_up_views();
   metrics_.reset(nanos(c.warmup_s), horizon_ns_, c.types.size(), metrics_.keeps_timeline());
@@ -80,6 +82,7 @@ void RackWorld::reset(uint64_t seed) {
     queue_.push(Event::make(nanos(c.events[k].t_s), kTimetable, static_cast<uint32_t>(k), 0));
   queue_.push(Event::make(0, kTick, 0, 0));
   next_window_ = window_offset_;
+  if (kind_ == RackKind::kShaped) set_up_shaping();
   if (decider_) decider_->reset(c, seed);
   run_until(0);
 }
@@ -118,6 +121,8 @@ inline void RackWorld::arrive() {
     return hold_or_send(slot);
   if (kind_ == RackKind::kLateBinding) [[unlikely]]
     return reserve(slot);
+  if (kind_ == RackKind::kShaped) [[unlikely]]
+    return shape(slot);
   const int j = choose(i, task);
   send(slot, j);
 }
@@ -181,8 +186,10 @@ inline void RackWorld::finish(uint32_t j, uint32_t slot) {
   const RackTask& task = tasks_[slot];
   --node.in_system;
   true_row_[j] -= 1;
-  ++completed_;
   ++totals_[j].completions;
+  if (kind_ == RackKind::kShaped && !first_reply(slot)) [[unlikely]]
+    return free_slots_.push_back(slot);
+  ++completed_;
   TimeNs latency = now_ - task.arrived;
   if (config_->latency_with_reply && task.remote) latency += reply_delay_ns(task);
   metrics_.task_done(task.arrived, latency, task.service_ns, task.type);
@@ -225,6 +232,7 @@ inline void RackWorld::release_worker(uint32_t j, uint32_t worker) {
   start(j, worker, next);
 }
 
+uint32_t RackWorld::new_slot() { return take_slot(); }
 void RackWorld::end_service(uint32_t j, uint32_t slot) { finish(j, slot); }
 void RackWorld::free_worker(uint32_t j, uint32_t worker) { release_worker(j, worker); }
 void RackWorld::begin_service(uint32_t j, uint32_t worker, uint32_t slot) { start(j, worker, slot); }
@@ -278,6 +286,10 @@ RackStats RackWorld::stats() const {
   s.messages = messages_;
   s.preemptions = preemptions_;
   s.arrived = next_id_;
+  s.clones = clones_;
+  s.clones_dropped = clones_dropped_;
+  s.bounced = bounced_;
+  s.plans = plans_;
   s.events = events_;
   return s;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "native/sim/rack_darc.h"
 #include "native/sim/rack_decider.h"
 #include "native/sim/rack_metrics.h"
+#include "native/sim/rack_pallas.h"
 #include "native/sim/rack_rule.h"
 #include "native/sim/ring.h"
 #include "native/sim/worker_calendar.h"
@@ -29,10 +31,13 @@ struct RackTask {
   uint16_t decider = 0;
   uint16_t server = 0;
   uint16_t type = 0;
-  uint16_t reservations = 0;  // not yet answered
-  bool bound = false;         // late binding: some server has it
-  bool finished = false;      // late binding: served, but reservations are left
-  bool remote = false;        // did not arrive where it is served: its decider hears of it by a reply
+  uint16_t reservations = 0;   // not yet answered
+  uint32_t twin = UINT32_MAX;  // pallas: the other copy
+  bool clone = false;
+  bool answered = false;  // the twin was done before
+  bool bound = false;     // late binding: some server has it
+  bool finished = false;  // late binding: served, but reservations are left
+  bool remote = false;    // did not arrive where it is served: its decider hears of it by a reply
 };
 
 struct RackNode {
@@ -121,6 +126,9 @@ class RackWorld {
   const RackMetrics& metrics() const { return metrics_; }
   RackMetrics& metrics() { return metrics_; }
   RackStats stats() const;
+  // Of pallas: the plan in force, another one from now on.
+  const ShapePlan& shape_plan() const { return shaper_.plan(); }
+  void set_shape(ShapePlan plan);
   uint64_t digest() const { return digest_; }
   uint64_t arrived() const { return next_id_; }
   uint64_t completed() const { return completed_; }
@@ -146,7 +154,9 @@ class RackWorld {
     kStolen,
     kReserved,
     kAsk,
-    kAnswer
+    kAnswer,
+    kMonitor,
+    kBounce
   };
   struct Reply {
     uint16_t decider, server;
@@ -194,6 +204,20 @@ class RackWorld {
   void learn_rate(uint32_t j, const RackTask& task);
   void apply(const RackEvent& event);
   void set_split(const std::vector<double>& shares);
+
+  // rack_shaped.cc: pallas
+  void set_up_shaping();
+  ShapePlan best_plan(const std::vector<double>& means_s, const std::vector<double>& ratios) const;
+  std::vector<double> capacities() const;
+  Darc darc_of(uint32_t j) const;
+  core::TimeNs monitor_ns() const;
+  void shape(uint32_t slot);
+  bool turned_away(uint32_t slot);
+  bool first_reply(uint32_t slot);
+  void monitor();
+  void bounced(uint32_t slot);
+  uint32_t new_slot();
+
   static void fill_alias(core::AliasTable& table, const std::vector<double>& shares);
 
   // rack_choices.cc: who gets a task
@@ -203,6 +227,8 @@ class RackWorld {
   const float* row_of(uint32_t i);
   float load_of(uint32_t j) const;
   int least(const float* row, uint32_t i, uint64_t word) const;
+  template <typename F>
+  int least_of(uint32_t i, uint64_t word, F keys) const;
   int pick(const float* row, const float* limits, float limit, uint32_t i, uint64_t word) const;
   int power_of_d(const float* row, uint64_t word) const;
 
@@ -292,6 +318,10 @@ class RackWorld {
   float add_ = 0;                   // to a load before it is weighed
   bool reads_true_row_ = false, patches_own_ = false, together_ = true;
   Ring<uint32_t> held_;  // tasks that wait at the dispatcher
+
+  Shaper shaper_;
+  std::optional<ShapePlan> first_plan_;
+  uint64_t clones_ = 0, clones_dropped_ = 0, bounced_ = 0, plans_ = 0;
 
   RackMetrics metrics_;
   uint64_t type_stream_ = 0, service_stream_ = 0, origin_stream_ = 0, choice_stream_ = 0, delay_stream_ = 0,

@@ -36,9 +36,11 @@ uint32_t bits_of(i32x8 truth) {
 }
 
 float least_lane(f32x8 v) {
-  float low = v[0];
-  for (int k = 1; k < 8; ++k) low = v[k] < low ? v[k] : low;
-  return low;
+  const f32x8 halves = __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+  v = halves < v ? halves : v;
+  const f32x8 quarters = __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+  v = quarters < v ? quarters : v;
+  return v[0] < v[1] ? v[0] : v[1];
 }
 
 // A set of servers as bits, and one of them by chance or the first.
@@ -144,12 +146,20 @@ const float* RackWorld::row_of(uint32_t i) {
 }
 
 int RackWorld::least(const float* row, uint32_t i, uint64_t word) const {
-  const float* scale = rule_.estimated_rates ? nullptr : scale_.data();
-  const float* rate = rule_.estimated_rates ? &rates_[i * stride_] : nullptr;
-  const auto keys = [&](uint32_t at) {
-    const f32x8 loads = load_lanes(row + at) + add_;
-    return rate != nullptr ? loads / load_lanes(rate + at) : loads * load_lanes(scale + at);
-  };
+  const float add = add_;
+  if (rule_.estimated_rates) {
+    const float* rates = &rates_[i * stride_];
+    return least_of(i, word,
+                    [=](uint32_t at) { return (load_lanes(row + at) + add) / load_lanes(rates + at); });
+  }
+  const float* scale = scale_.data();
+  return least_of(i, word,
+                  [=](uint32_t at) { return (load_lanes(row + at) + add) * load_lanes(scale + at); });
+}
+
+// The server of the least key; `keys(at)` are those of the eight from `at` on.
+template <typename F>
+int RackWorld::least_of(uint32_t i, uint64_t word, F keys) const {
   f32x8 low = keys(0);
   for (uint32_t at = 8; at < stride_; at += 8) {
     const f32x8 next = keys(at);

@@ -36,7 +36,7 @@ void check_types(std::vector<RackType>& types) {
 
 void check_split(const std::string& key, const std::vector<double>& split, int origins) {
   if (split.size() != static_cast<size_t>(origins))
-    refuse(key, static_cast<double>(split.size()), std::to_string(origins) + " shares, one per origin");
+    refuse(key, static_cast<double>(split.size()), std::to_string(origins) + " shares, one each");
   double total = 0;
   for (const double share : split) {
     in_range(key, share, 0, 65535);
@@ -62,6 +62,8 @@ void check_event(const RackEvent& e, const RackConfig& config, const std::string
       if (config.arrival.kind == ArrivalKind::kTrace)
         throw std::invalid_argument(key + "kind: a replayed trace has no arrival rate to scale");
       return positive(key + "value", e.value);
+    case RackEventKind::kMix:
+      return check_split(key + "split", e.split, static_cast<int>(config.types.size()));
     case RackEventKind::kSpeed:
     case RackEventKind::kWorkers:
       break;

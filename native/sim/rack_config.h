@@ -64,14 +64,14 @@ enum class BroadcastPhase : uint8_t { kTogether, kStaggered, kRandom };
 
 enum class StealFrom : uint8_t { kOldest, kNewest };
 
-enum class RackEventKind : uint8_t { kSplit, kArrivalScale, kSpeed, kWorkers };
+enum class RackEventKind : uint8_t { kSplit, kArrivalScale, kSpeed, kWorkers, kMix };
 
 struct RackEvent {
   RackEventKind kind = RackEventKind::kSpeed;
   double t_s = 0;
   double value = 1;           // factor on the configured rate or speed, or number of workers
   std::vector<int> targets;   // servers (kSpeed, kWorkers)
-  std::vector<double> split;  // kSplit: the new shares of the origins
+  std::vector<double> split;  // kSplit: the new shares of the origins; kMix: of the types
 };
 
 struct RackConfig {

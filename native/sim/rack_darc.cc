@@ -27,11 +27,13 @@ DarcPlan darc_plan(std::span<const double> means_s, std::span<const double> rati
   double total = 0, previous = 0;
   for (size_t k = 0; k < types; ++k) {
     const size_t t = order[k];
-    if (k == 0 || means_s[t] > previous * within) plan.share.push_back(0);
+    // A type that does not come makes no group of its own.
+    if (plan.share.empty() || (ratios[t] > 0 && previous > 0 && means_s[t] > previous * within))
+      plan.share.push_back(0);
     plan.group_of[t] = static_cast<uint16_t>(plan.share.size() - 1);
     plan.share.back() += means_s[t] * ratios[t];
     total += means_s[t] * ratios[t];
-    previous = means_s[t];
+    if (ratios[t] > 0) previous = means_s[t];
   }
   for (double& share : plan.share) share = total > 0 ? share / total : 1.0 / static_cast<double>(types);
   for (size_t g = 0; g < plan.share.size(); ++g) {
@@ -128,6 +130,26 @@ void Darc::set_cores(std::vector<uint8_t> idle) {
   idle_ = std::move(idle);
   cores_ = static_cast<int>(idle_.size());
   plan_ = darc_plan(means_s_, ratios_, cores_, within_);
+}
+
+std::vector<uint32_t> Darc::empty_lines() {
+  std::vector<Waiting> all;
+  for (Ring<Waiting>& line : lines_) {
+    while (!line.empty()) all.push_back(line.pop_front());
+  }
+  std::sort(all.begin(), all.end(), [](const Waiting& a, const Waiting& b) { return a.stamp < b.stamp; });
+  std::vector<uint32_t> slots;
+  for (const Waiting& waiting : all) slots.push_back(waiting.slot);
+  return slots;
+}
+
+uint32_t Darc::any_idle() {
+  for (size_t core = 0; core < idle_.size(); ++core) {
+    if (idle_[core] == 0) continue;
+    idle_[core] = 0;
+    return static_cast<uint32_t>(core);
+  }
+  return kNone;
 }
 
 size_t Darc::waiting() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "native/sim/ring.h"
@@ -40,15 +41,19 @@ class Darc {
   uint32_t take_waiting(bool newest);
   // From here on there are so many cores, these of them idle; plans anew.
   void set_cores(std::vector<uint8_t> idle);
+  // Which cores are idle, when others have gone by another plan before.
+  void set_idle(std::vector<uint8_t> idle) { idle_ = std::move(idle); }
+  bool has_idle() const {
+    for (const uint8_t idle : idle_)
+      if (idle != 0) return true;
+    return false;
+  }
+  // Takes out all who wait, in the order in which they came.
+  std::vector<uint32_t> empty_lines();
+  // Any idle core, now taken, whatever it is reserved for; kNone when there is none.
+  uint32_t any_idle();
   size_t waiting() const;
   const DarcPlan& plan() const { return plan_; }
-  // Every waiting task: f(slot).
-  template <typename F>
-  void for_each_waiting(F f) const {
-    for (const Ring<Waiting>& line : lines_) {
-      for (size_t k = 0; k < line.size(); ++k) f(line[k].slot);
-    }
-  }
 
  private:
   struct Waiting {

@@ -50,6 +50,10 @@ void RackWorld::dispatch(Event event) {
       return asked(subject);
     case kAnswer:
       return answered(subject);
+    case kMonitor:
+      return monitor();
+    case kBounce:
+      return bounced(subject);
     default:
       break;
   }

@@ -49,7 +49,7 @@ void RackMetrics::reset(core::TimeNs warmup, core::TimeNs horizon, size_t types,
   warmup_ = warmup;
   horizon_ = horizon;
   keep_timeline_ = timeline;
-  outstanding_ = dropped_ = samples_ = 0;
+  outstanding_ = samples_ = 0;
   imbalance_sum_ = busy_sum_ = 0;
   classes_.resize(types);
   for (Class& c : classes_) {
@@ -110,7 +110,6 @@ void RackMetrics::summarise(RackStats& stats) const {
     all.slowdown.add(c.slowdown);
   }
   stats.all = stats_of(all);
-  stats.dropped = dropped_;
   const double samples = static_cast<double>(samples_);
   stats.imbalance_mean_us = samples_ > 0 ? imbalance_sum_ / samples : kNan;
   stats.busy_mean = samples_ > 0 ? busy_sum_ / samples : kNan;

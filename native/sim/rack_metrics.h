@@ -52,7 +52,8 @@ struct LatencyStats {
 struct RackStats {
   LatencyStats all;
   std::vector<LatencyStats> by_type;
-  uint64_t migrations = 0, steals = 0, steal_requests = 0, messages = 0, dropped = 0, preemptions = 0;
+  uint64_t migrations = 0, steals = 0, steal_requests = 0, messages = 0, preemptions = 0;
+  uint64_t clones = 0, clones_dropped = 0, bounced = 0, plans = 0;  // pallas
   uint64_t arrived = 0, events = 0;
   double imbalance_mean_us = 0;  // of I = 1/(N-1) sum_jk |x_j - x_k|, x = tasks / true service rate
   double busy_mean = 0;          // share of workers that serve
@@ -83,11 +84,6 @@ class RackMetrics {
     c.slowdown.add(static_cast<uint64_t>(slowdown * kSlowdownUnit));
     ++c.tasks;
   }
-  void task_dropped(core::TimeNs arrived) {
-    if (!measures(arrived)) return;
-    --outstanding_;
-    ++dropped_;
-  }
   // Loads in units of expected waiting x_j [us], tasks in each server, share of busy workers.
   void sample(core::TimeNs now, std::span<const float> wait_us, std::span<const float> tasks, double busy);
 
@@ -112,7 +108,7 @@ class RackMetrics {
 
   core::TimeNs warmup_ = 0, horizon_ = 0;
   bool keep_timeline_ = false;
-  uint64_t outstanding_ = 0, dropped_ = 0, samples_ = 0;
+  uint64_t outstanding_ = 0, samples_ = 0;
   double imbalance_sum_ = 0, busy_sum_ = 0;
   std::vector<Class> classes_;
   std::vector<RackMoment> timeline_;

@@ -11,6 +11,7 @@
 
 #include "native/sim/rack_config.h"
 #include "native/sim/rack_decider.h"
+#include "native/sim/rack_pallas.h"
 
 namespace steelyard::sim {
 
@@ -26,6 +27,7 @@ enum class RackKind : uint8_t {
   kBounded,      // jbsq, cfcfs
   kLateBinding,  // sparrow
   kDecider,      // a RackDecider
+  kShaped,       // pallas
 };
 
 struct RackTraits {
@@ -57,6 +59,7 @@ struct RackRule {
   std::optional<LoadInfo> info;                // not the configuration's
   StealBy steal = StealBy::kNone;              // whom an idle server asks for work
   std::vector<double> weights;                 // sed, jsq...: in the place of workers x speed
+  RackShaping shaping;                         // pallas
   std::shared_ptr<const RackDecider> decider;  // kDecider: cloned for each world
 
   LoadInfo info_of(const RackConfig& config) const;

@@ -1,5 +1,6 @@
 // Inside a server: its workers, the disciplines other than FCFS, and what the timetable does to it.
 #include <cmath>
+#include <numeric>
 
 #include "native/core/weights.h"
 #include "native/sim/rack.h"
@@ -77,7 +78,8 @@ void RackWorld::enter_otherwise(uint32_t j, uint32_t slot) {
       node.line_ns += task.left_ns;
       return node.line.push_back(slot);
     case Discipline::kDarc: {
-      const uint32_t core = darcs_[j].place(slot, task.type);
+      if (kind_ == RackKind::kShaped && turned_away(slot)) return;
+      const uint32_t core = task.clone ? darcs_[j].any_idle() : darcs_[j].place(slot, task.type);
       if (core != Darc::kNone) return begin_service(j, node.first + core, slot);
       node.line_ns += task.service_ns;
       return;
@@ -305,6 +307,12 @@ void RackWorld::apply(const RackEvent& event) {
       return set_split(event.split);
     case RackEventKind::kArrivalScale:
       return arrivals_.scale(now_, event.value);
+    case RackEventKind::kMix:
+      mean_service_s_ = 0;
+      for (size_t t = 0; t < event.split.size(); ++t)
+        mean_service_s_ += event.split[t] * config_->types[t].service.mean();
+      mean_service_s_ /= std::accumulate(event.split.begin(), event.split.end(), 0.0);
+      return fill_alias(type_table_, event.split);
     case RackEventKind::kSpeed:
       for (const int j : event.targets)
         set_speed(static_cast<uint32_t>(j), config_->servers[j].speed * event.value);

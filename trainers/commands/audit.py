@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from steelyard.envs.errors import UserError
+from steelyard.envs.rack_scenario import RackScenario
 from steelyard.trainers import results
 from steelyard.trainers.commands import common
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 _HORIZONS = ("stage", "10")
 _MAX_SAMPLES = 100_000
+_LEGEND = (
+    "epsilon = |delta r_i - delta phi|; relative: its mean over the mean |delta phi|; sign: share of "
+    "the deviations that change r_i and phi, or phi over true loads, in the same direction"
+)
 _MIN_EPISODES = 20  # below, an interval over episodes says little
 
 
@@ -29,14 +35,15 @@ class Audit:
 
     Branches snapshots of the simulator under a deviation of one agent, on the same flows, and reports
     epsilon = |change of the agent's payoff - change of the potential|; docs/audit.md explains it. With --nash
-    it searches best responses to a trained profile instead. Example:
+    it searches best responses to a trained profile instead. Examples:
     steelyard audit --scenario cluster-a-cpu --reward vbf --reward marginal_vbf --horizon stage --horizon 10
+    steelyard audit --scenario rack-hom-8x8 --reward payoff --policy random --policy linear --horizon stage
     """
 
     scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
     """A named scenario or a TOML file; with --nash RUN by default that of the run."""
     reward: Annotated[tuple[str, ...], tyro.conf.arg(metavar="REWARD"), tyro.conf.UseAppendAction] = ()
-    """A reward; repeat for more. By default all; with --nash the one of the run's agents."""
+    """A reward, on racks payoff or phi; repeat for more. By default all; with --nash that of the run."""
     measure: Annotated[str | None, tyro.conf.arg(metavar="own|durations|true")] = None
     """What the rewards are over. By default own and durations for the reward of one agent, true for team and
     marginal rewards."""
@@ -46,7 +53,7 @@ class Audit:
         tuple[str, ...], tyro.conf.arg(metavar="random|RULE|RUN_DIR|BLOB"), tyro.conf.UseAppendAction
     ] = ()
     """The profile that the agents follow; repeat for more. By default random: constant weights, drawn anew
-    for every sample."""
+    for every sample. On racks random or linear, which follows the loads that servers hear of."""
     samples: Annotated[int, tyro.conf.arg(metavar="N")] = 200
     """Snapshots that are branched."""
     seeds: Annotated[str, tyro.conf.arg(metavar="A:B")] = "0:50"
@@ -84,8 +91,11 @@ class Audit:
         if not 1 <= self.samples <= _MAX_SAMPLES:
             raise UserError(f"--samples: {self.samples}; allowed: 1 to {_MAX_SAMPLES}")
         horizons = [audit.check_horizon(text) for text in dict.fromkeys(self.horizon or _HORIZONS)]
+        (scenario,) = common.load_one_world([self.scenario], self.overrides)
+        if isinstance(scenario, RackScenario):
+            records = self._rack_records(scenario, seeds, horizons)
+            return _ERRORS, records, [_error_row(record) for record in records], _LEGEND
         pairs = audit.audited(self.reward, self.measure)
-        (scenario,) = common.load_scenarios([self.scenario], self.overrides)
         chosen = profiles(scenario, self.policy)
         records = []
         with common.progress_bar("audit", self.quiet) as on_progress:
@@ -100,11 +110,29 @@ class Audit:
                     for kind, measure in pairs
                     for steps in horizons
                 ]
-        last = (
-            "epsilon = |delta r_i - delta phi|; relative: its mean over the mean |delta phi|; sign: share of "
-            "the deviations that change r_i and phi, or phi over true loads, in the same direction"
-        )
-        return _ERRORS, records, [_error_row(record) for record in records], last
+        return _ERRORS, records, [_error_row(record) for record in records], _LEGEND
+
+    def _rack_records(
+        self, scenario: RackScenario, seeds: range, horizons: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        from steelyard.envs import rack_audit
+
+        kinds = rack_audit.audited_rack(self.reward)
+        if self.measure not in (None, "true"):
+            raise UserError(f"--measure: {self.measure!r}; allowed on a rack: true")
+        records = []
+        with common.progress_bar("audit", self.quiet) as on_progress:
+            for profile in dict.fromkeys(self.policy or (rack_audit.RANDOM,)):
+                steps = max(1, *horizons)
+                found = rack_audit.sample_rack(scenario, profile, seeds, self.samples, steps, on_progress)
+                judge = rack_audit.RackAudit(found)
+                records += [
+                    judge.record(kind, steps)
+                    | {"scenario": scenario.name, "profile": profile, "seeds": self.seeds}
+                    for kind in kinds
+                    for steps in horizons
+                ]
+        return records
 
     def _gaps(self, seeds: range) -> tuple[list[str], list[dict[str, Any]], list[list[str]], str]:
         from steelyard.trainers import nash
