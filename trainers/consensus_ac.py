@@ -77,7 +77,8 @@ class Malcolm:
             raise UserError(f"algo.num_envs = {self.num_envs}: must be at least 1")
         config = native.MalcolmConfig.code() if self.variant == "code" else native.MalcolmConfig.thesis()
         if self.variant == "myopic":
-            config.reward, config.features, config.discount = "improvement", "linear", 0.0
+            config.reward, config.features = "improvement", "linear"
+            config.discount, config.actor_rate = 0.0, 1e-3
         if self.variant != "code":
             game = scenario.game
             config.migration_cost, config.steal_cost = game.migration_cost, game.steal_cost
