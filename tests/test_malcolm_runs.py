@@ -9,7 +9,10 @@ import pytest
 from worlds import exponential, poisson
 
 from steelyard import native
-from steelyard.trainers import cli
+from steelyard.envs.errors import UserError
+from steelyard.envs.rack_scenario import RackScenario
+from steelyard.trainers import checkpoint, cli, rack_policies
+from steelyard.trainers.session import _VALIDATION_RUN, Plan
 
 TINY = ["--set", "episode.horizon_s=0.02", "--set", "episode.warmup_s=0.002"]
 US = 1e-6
@@ -137,11 +140,30 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert spent["env_steps"] == 3 * 200
     assert spent["bytes_exchanged"] == 0
     with np.load(run / "policy.npz") as policy:
-        assert policy["migration_weight"].shape == (8, 8, 16)
+        assert policy["migration_weight"].shape == (8, 8, 8)
         assert policy["steal_bias"].shape == (8, 8)
         parts = ("migration_weight", "migration_bias", "steal_weight", "steal_bias", "critic")
         flat = np.concatenate([policy[name].reshape(8, -1) for name in parts], axis=1)
-        np.testing.assert_array_equal(flat, policy["parameters"])
+    stored = checkpoint.load(run / "checkpoint")["trainer"]["parameters"]
+    np.testing.assert_array_equal(flat, stored.numpy())
+
+
+def test_a_policy_file_plays_as_it_was_evaluated(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, "--episodes", "1", "--set", "algo.variant=code") == 0
+    scenario = RackScenario.load("rack-hom-8x8", TINY[1::2])
+    seeds = [native.train_seed(_VALIDATION_RUN, index) for index in range(Plan.eval_episodes)]
+    for source in (run, run / "policy.npz"):
+        policy = rack_policies.parse_policy(f"learned={source}")
+        rule = rack_policies.member_rule(scenario, policy.members[0], scenario.to_native())
+        p99 = [row["latency_p99_us"] for row in native.simulate_rack(scenario.to_native(), rule, seeds)]
+        assert float(rows(run / "progress.csv")[-1]["eval_p99_us"]) == float(np.mean(p99))
+    smaller = RackScenario.load("rack-16x8")
+    with pytest.raises(UserError, match=r"malcolm\.parameters"):
+        rack_policies.member_rule(smaller, policy.members[0], smaller.to_native())
+    (run / "policy.npz").write_bytes((run / "policy.npz").read_bytes()[:-100])
+    with pytest.raises(UserError, match="not a policy of a rack"):
+        rack_policies.member_rule(scenario, policy.members[0], scenario.to_native())
 
 
 def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:

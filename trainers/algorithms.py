@@ -127,7 +127,7 @@ def make_trainer(
     algorithm = find_algorithm(name)
     if algorithm.world != world(scenario):
         fit = ", ".join(key for key, each in ALGORITHMS.items() if each.world == world(scenario))
-        found = f"{scenario.name!r} is a {world(scenario)}"
+        found = f"{scenario.name!r} is of the world {world(scenario)!r}"
         raise UserError(f"--algo: {name!r} plays no {world(scenario)}, and {found}; use one of {fit}")
     config = make_config(algorithm.config_class(), hyper)
     return config, algorithm.trainer_class()(config, scenario, seed, threads)

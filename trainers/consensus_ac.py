@@ -8,7 +8,6 @@ kept. Episodes follow one another: each goes on learning where the one before it
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from steelyard import native
 from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.rack_scenario import RackScenario
+from steelyard.trainers import malcolm_policy
 
-VARIANTS = ("thesis", "code")
+VARIANTS = ("myopic", "thesis", "code")
 CURVE_POINTS = 20
 """Points of the learning curves per episode."""
 _OWN = -1.0  # the variant's own value
@@ -30,8 +30,9 @@ _OWN = -1.0  # the variant's own value
 class Malcolm:
     """Hyper-parameters. A word that is empty, or a number below 0, is the variant's own."""
 
-    variant: str = "code"
-    """thesis: Algorithm 1; code: the authors' released code (docs/malcolm.md compares them)."""
+    variant: str = "myopic"
+    """thesis: Algorithm 1; code: the authors' released code; myopic: the thesis's inputs, paid the fall of
+    imbalance within a window, without a future, a linear critic as baseline (docs/malcolm.md compares)."""
     inputs: str = ""
     """What actors read: loads, or ranks (loads and their log ranks)."""
     features: str = ""
@@ -51,13 +52,14 @@ class Malcolm:
     actor_trace: float = _OWN
     """lambda of the actors."""
     migration_cost: float = _OWN
-    """Cost of a migration, in units of the reward; the thesis's variant takes the scenario's."""
+    """Cost of a migration, in units of the reward; thesis and myopic take the scenario's."""
     steal_cost: float = _OWN
     """Cost of a request for work."""
     reward_scale: float = _OWN
     """Factor on the imbalance in the reward."""
-    warm_start: float = 0.0
-    """Own load's weight at the start: -w in migration, +w in stealing."""
+    warm_start: float = _OWN
+    """Weight of a server's load at the start: -w in migration, +w in stealing. Below 0: the unit of load over
+    the broadcast period, by which the tasks of one window level an imbalance."""
     init_scale: float = _OWN
     """Other weights at the start are uniform within +- this."""
     batch: int = 0
@@ -73,13 +75,18 @@ class Malcolm:
             raise unknown("algo.variant", self.variant, VARIANTS)
         if self.num_envs < 1:
             raise UserError(f"algo.num_envs = {self.num_envs}: must be at least 1")
-        config = getattr(native.MalcolmConfig, self.variant)()
-        if self.variant == "thesis":
+        config = native.MalcolmConfig.code() if self.variant == "code" else native.MalcolmConfig.thesis()
+        if self.variant == "myopic":
+            config.reward, config.features = "improvement", "linear"
+            config.discount, config.actor_rate = 0.0, 1e-3
+        if self.variant != "code":
             game = scenario.game
             config.migration_cost, config.steal_cost = game.migration_cost, game.steal_cost
             config.load_unit_s = game.load_unit_s
         config.seed = seed
         config.warm_start = self.warm_start
+        if self.warm_start < 0:
+            config.warm_start = config.load_unit_s / scenario.loads.broadcast_period_s
         try:
             for name in ("inputs", "features", "reward"):
                 if getattr(self, name):
@@ -174,30 +181,8 @@ class MalcolmTrainer:
         return played
 
     def policy(self) -> bytes:
-        """policy.npz: the actors of every server as torch.nn.Linear has them, how they read loads, and all
-        parameters as native.malcolm_rule takes them.
-
-        migration_weight, steal_weight (N, N, K); migration_bias, steal_bias (N, N); critic (N, D);
-        parameters (N, P); load_unit_s, load_cap; inputs: loads, or ranks (K = 2 N).
-        """
-        n = self.scenario.num_servers
-        inputs = 2 * n if self.malcolm.inputs == "ranks" else n
-        ends = np.cumsum([n * inputs, n, n * inputs, n])
-        weight_m, bias_m, weight_s, bias_s, critic = np.split(self.parameters, ends, axis=1)
-        stream = io.BytesIO()
-        np.savez(
-            stream,
-            migration_weight=weight_m.reshape(n, n, inputs),
-            migration_bias=bias_m,
-            steal_weight=weight_s.reshape(n, n, inputs),
-            steal_bias=bias_s,
-            critic=critic,
-            parameters=self.parameters,
-            load_unit_s=self.malcolm.load_unit_s,
-            load_cap=self.malcolm.load_cap,
-            inputs=self.malcolm.inputs,
-        )
-        return stream.getvalue()
+        """The policy file (trainers/malcolm_policy.py)."""
+        return malcolm_policy.encode(self.malcolm, self.parameters)
 
     def state(self) -> dict[str, Any]:
         """What the next episode starts from."""

@@ -1,6 +1,7 @@
 """Policies of racks by name: `RULE`, `RULE:KEY=VALUE,...` or LABEL=RULE becomes what the simulator runs.
 
-The keys are those of the table [rule] of a rack scenario; what a policy says goes before the scenario.
+The keys are those of the table [rule] of a rack scenario; what a policy says goes before the scenario. A run
+of Malcolm, or its policy.npz, plays what it learned and learns no more; the rule `malcolm` learns as it goes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from steelyard.agents.rules import Contender, Member, rule_names
 from steelyard.envs.errors import UserError
 from steelyard.envs.rack_native import parse_rule, rack_rule_names
 from steelyard.envs.rack_scenario import RackScenario
+from steelyard.trainers import malcolm_policy
 
 _LABELLED = re.compile("([^=:]+)=(.+)")
 
@@ -31,6 +33,8 @@ def parse_policy(text: str) -> Contender:
     """What a policy's name stands for in a rack. UserError if it is no rule of racks."""
     labelled = _LABELLED.fullmatch(text)
     label, source = labelled.groups() if labelled else (text, text)
+    if malcolm_policy.find(source) is not None:
+        return Contender(label, (Member(label, source),))
     try:
         parse_rule(source)
     except UserError as error:
@@ -44,7 +48,8 @@ def parse_policy(text: str) -> Contender:
 
 def member_rule(scenario: RackScenario, member: Member, config: Any) -> Any:
     """native.RackRule that runs a member on a rack, checked. UserError if it does not fit."""
-    rule = scenario.to_rule(member.source)
+    learned = malcolm_policy.find(member.source)
+    rule = malcolm_policy.frozen_rule(learned) if learned else scenario.to_rule(member.source)
     try:
         rule.check(config)
     except ValueError as error:

@@ -15,6 +15,7 @@ import numpy as np
 
 from steelyard import native
 from steelyard.envs.rack_scenario import RackScenario
+from steelyard.trainers import malcolm_policy
 from steelyard.trainers.run_logger import WandbLog
 from steelyard.trainers.session import Session
 
@@ -36,7 +37,7 @@ class RackSession(Session):
     """Runs a MalcolmTrainer to the end of its plan."""
 
     LOGS = ("episodes", "progress", "timing", "curves")
-    POLICY = "policy.npz"
+    POLICY = malcolm_policy.FILE
 
     def _reference_s(self) -> float:
         assert isinstance(self.plan.scenario, RackScenario)
