@@ -1,8 +1,14 @@
 // Time of the rack world: steelyard_bench --benchmark_filter=Rack
 #include <benchmark/benchmark.h>
 
+#include <cmath>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <queue>
+#include <vector>
 
+#include "native/core/rng.h"
 #include "native/sim/rack.h"
 
 namespace steelyard::sim {
@@ -42,6 +48,33 @@ void RackJsq(benchmark::State& state) {
 }
 
 BENCHMARK(RackJsq)->Arg(8)->Arg(16)->Arg(32);
+
+// What the machine takes for the two things that any engine does for each event: an exponential draw through
+// the logarithm of the standard library, and the next event of a standard heap (the argument is its size).
+void RackReferenceDraw(benchmark::State& state) {
+  uint64_t key = 0;
+  double sum = 0;
+  for (auto _ : state) {
+    const uint64_t word = core::draw(1, key++);
+    sum += -std::log(static_cast<double>((word >> 11) + 1) * 0x1p-53);
+  }
+  benchmark::DoNotOptimize(sum);
+}
+
+void RackReferenceHeap(benchmark::State& state) {
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> heap;
+  for (uint64_t k = 0; k < static_cast<uint64_t>(state.range(0)); ++k)
+    heap.push(static_cast<int64_t>(core::draw(2, k) >> 44));
+  uint64_t key = 0;
+  for (auto _ : state) {
+    const int64_t next = heap.top() + static_cast<int64_t>(core::draw(3, key++) >> 44);
+    heap.pop();
+    heap.push(next);
+  }
+}
+
+BENCHMARK(RackReferenceDraw);
+BENCHMARK(RackReferenceHeap)->Arg(64)->Arg(256)->Arg(8192);
 
 }  // namespace
 }  // namespace steelyard::sim
