@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steelyard import native
+from steelyard.agents import malcolm_file
 
 LEARNED = "policy"
 """Name of the native rule that a learned policy drives."""
@@ -162,6 +163,8 @@ def _run_members(label: str, path: Path) -> tuple[Member, ...]:
         return (Member(label, str(path / POLICY_FILE)),)
     runs = [] if (path / _RUN_MARK).exists() else sorted(_runs_in(path))
     incomplete = [run for run in runs or [path] if not (run / POLICY_FILE).is_file()]
+    if incomplete and (incomplete[0] / malcolm_file.FILE).is_file():
+        raise ValueError(f"policy {incomplete[0]}: learned by servers of a rack; the scenario is a cluster")
     if incomplete:
         raise ValueError(
             f"policy {incomplete[0]}: no {POLICY_FILE} in it; either training has not saved yet "

@@ -48,18 +48,19 @@ def generate(packed: dict[str, Any], heading: list[str]) -> str:
 
 
 def _actor_arrays(index: int, actor: dict[str, Any]) -> Iterator[str]:
-    yield from _array(f"kMean{index}", actor["mean"])
-    yield from _array(f"kInvStd{index}", actor["inv_std"])
+    yield from float_array(f"kMean{index}", actor["mean"])
+    yield from float_array(f"kInvStd{index}", actor["inv_std"])
     for number, layer in enumerate(actor["layers"]):
         for key, word in _ARRAYS.items():
             if key in layer:
-                yield from _array(f"k{word}{index}_{number}", layer[key])
+                yield from float_array(f"k{word}{index}_{number}", layer[key])
     yield f"constexpr core::LayerView kLayers{index}[] = {{"
     yield from (f"    {_layer(index, number, layer)}," for number, layer in enumerate(actor["layers"]))
     yield from ("};", "")
 
 
-def _array(name: str, values: NDArray[np.float32]) -> Iterator[str]:
+def float_array(name: str, values: NDArray[np.float32]) -> Iterator[str]:
+    """Lines that define the array `name` with the bits of `values`, (n,) float32."""
     yield f"alignas(64) constexpr float {name}[{values.size}] = {{"
     words = [hex_float(value) for value in values.tolist()]
     for start in range(0, len(words), _PER_LINE):

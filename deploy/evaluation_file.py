@@ -17,9 +17,28 @@ from steelyard.envs.errors import UserError
 
 EVALUATION_FILE = "evaluation.json"
 _RESAMPLES = 4000
-_METRICS = ("sojourn_mean_s", "sojourn_p99_s")
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What is told of an episode, by the keys of its record."""
+
+    mean: str
+    tail: str
+    compared: str
+    """One of the two, in which policies are compared."""
+    count: str
+    what: str
+    """What the first two are of."""
+    unit: str
+    form: str
+    """How a number of them is written."""
+
+
+CLUSTER = Metrics("sojourn_mean_s", "sojourn_p99_s", "sojourn_mean_s", "rejected", "sojourn", "s", ".4f")
+RACK = Metrics("latency_mean_us", "latency_p99_us", "latency_p99_us", "migrations", "latency", "us", ".1f")
 
 
 @dataclass(frozen=True)
@@ -30,8 +49,9 @@ class Estimate:
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} [{self.low:.4f}, {self.high:.4f}]"
+    def shown(self, form: str) -> str:
+        """With its interval, every number written by `form`."""
+        return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
 
 @dataclass(frozen=True)
@@ -42,51 +62,52 @@ class Summary:
     policy: str
     episodes: int
     seeds: str
-    sojourn_mean_s: Estimate
-    sojourn_p99_s: Estimate
-    rejected: int
+    mean: Estimate
+    tail: Estimate
+    count: int
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How much longer a policy's mean sojourn is than a rival's, over the episodes that both ran [s]."""
+    """How much longer a policy takes than a rival, over the episodes that both ran."""
 
     scenario: str
     policy: str
     rival: str
-    difference_s: Estimate
+    difference: Estimate
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, metrics: Metrics) -> list[Record]:
     """The records of an evaluation file; none if there is no such file. UserError if it is damaged."""
     if not path.is_file():
         return []
+    keys = (metrics.mean, metrics.tail)
     try:
         records = json.loads(path.read_text("utf-8"))
         for record in records:
-            str(record["scenario"]), str(record["policy"]), int(record["seed"]), int(record["rejected"])
-            [_number(record[key]) for key in _METRICS]
+            str(record["scenario"]), str(record["policy"]), int(record["seed"]), int(record[metrics.count])
+            [_number(record[key]) for key in keys]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: not a file of `steelyard evaluate --json` ({type(error).__name__}: {error}); "
             "evaluate again"
         ) from error
-    return [{**record, **{key: _number(record[key]) for key in _METRICS}} for record in records]
+    return [{**record, **{key: _number(record[key]) for key in keys}} for record in records]
 
 
-def summarise(records: Sequence[Record]) -> list[Summary]:
+def summarise(records: Sequence[Record], metrics: Metrics) -> list[Summary]:
     """One line per scenario and policy, in the order of the records."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record["scenario"], record["policy"]].append(record)
-    return [_summary(scenario, policy, rows) for (scenario, policy), rows in groups.items()]
+    return [_summary(scenario, policy, rows, metrics) for (scenario, policy), rows in groups.items()]
 
 
-def gaps(records: Sequence[Record], policy: str) -> list[Gap]:
+def gaps(records: Sequence[Record], policy: str, metrics: Metrics) -> list[Gap]:
     """`policy` against every other policy, paired by seed, wherever they share a scenario and two seeds."""
     values: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for record in records:
-        values[record["scenario"], record["policy"]][record["seed"]] = record["sojourn_mean_s"]
+        values[record["scenario"], record["policy"]][record["seed"]] = record[metrics.compared]
     found = []
     for (scenario, rival), other in values.items():
         own = values.get((scenario, policy), {})
@@ -109,14 +130,14 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _summary(scenario: str, policy: str, rows: list[Record]) -> Summary:
+def _summary(scenario: str, policy: str, rows: list[Record], metrics: Metrics) -> Summary:
     seeds = sorted(row["seed"] for row in rows)
     return Summary(
         scenario,
         policy,
         len(rows),
         f"{seeds[0]}..{seeds[-1]}",
-        estimate(np.array([row["sojourn_mean_s"] for row in rows], np.float64)),
-        estimate(np.array([row["sojourn_p99_s"] for row in rows], np.float64)),
-        sum(row["rejected"] for row in rows),
+        estimate(np.array([row[metrics.mean] for row in rows], np.float64)),
+        estimate(np.array([row[metrics.tail] for row in rows], np.float64)),
+        sum(row[metrics.count] for row in rows),
     )

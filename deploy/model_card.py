@@ -5,24 +5,20 @@ After Mitchell et al., "Model Cards for Model Reporting", 2019: what is on recor
 
 from __future__ import annotations
 
-import json
-import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from steelyard import native
 from steelyard.agents.layout import central_bytes_per_step
-from steelyard.agents.rules import rule_names
-from steelyard.deploy import evaluation_file
-from steelyard.deploy.evaluation_file import EVALUATION_FILE, Gap, Record, Summary
+from steelyard.deploy.card_evaluation import evaluation, known_failures
+from steelyard.deploy.card_parts import machine, table, training
+from steelyard.deploy.evaluation_file import CLUSTER
 from steelyard.deploy.policy_file import PolicyFile
-from steelyard.envs.errors import UserError
 
 CARD = "MODEL_CARD.md"
 _REPETITIONS, _CALLS = 15, 1000
-_MAX_VALUE = 120
 _ACTIONS = {
     "tanh": "continuous, the mean action squashed by tanh",
     "clip": "continuous, limited to [-1, 1]",
@@ -34,20 +30,23 @@ _INPUTS = {
 }
 
 
-def write(policy: PolicyFile, runnable: Path, target: Path, how_to: Sequence[str]) -> float:
+def write(
+    policy: PolicyFile, runnable: Path, target: Path, how_to: Sequence[str], error: Sequence[str] = ()
+) -> float:
     """Write the card of `policy` to `target`; the measured time of one inference [ns].
 
     runnable: the exported blob or library, whose inference time is measured; how_to: lines that say how it is
-    used. UserError if the run's records are damaged.
+    used; error: of rounded weights, as rounding.py words it. UserError if the run's records are damaged.
     """
     cost_ns = measure(runnable)
     sections = [
         [f"# {_title(policy)}", ""],
         _what(policy, runnable),
         ["## Use", "", *how_to, ""],
-        _training(policy.run),
-        _evaluation(policy),
+        training(policy.run),
+        evaluation(policy.path, policy.run, CLUSTER),
         _cost(policy, cost_ns),
+        error,
         _limits(policy),
         ["## Observation", "", "```", native.observation_schema_text(policy.spec["num_servers"]), "```", ""],
     ]
@@ -60,38 +59,6 @@ def measure(runnable: Path) -> float:
     policy = native.Policy(runnable)
     policy.infer_ns(_CALLS)
     return min(policy.infer_ns(_CALLS) for _ in range(_REPETITIONS))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a run directory; empty if there is no such file, UserError if it is damaged."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); the run directory is damaged") from error
-    if not isinstance(found, dict):
-        raise UserError(
-            f"{path}: holds a {type(found).__name__}, not an object; the run directory is damaged"
-        )
-    return found
-
-
-def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and printable values of nested JSON objects."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
-        return
-    text = value if isinstance(value, str) else json.dumps(value)
-    text = " ".join(text.split()).replace("|", "\\|")
-    yield prefix, text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 3] + "..."
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines] + [""]
 
 
 def _title(policy: PolicyFile) -> str:
@@ -110,6 +77,7 @@ def _what(policy: PolicyFile, runnable: Path) -> list[str]:
         ("reads", _INPUTS[spec["input"]]),
         ("layers", "; ".join(policy.layers)),
         ("parameters per actor", f"{policy.parameters}"),
+        ("weights", "bfloat16" if policy.bfloat16 else "float32"),
         ("action", _ACTIONS[spec["output"]]),
         ("observation schema", f"`{spec['schema_hash']:#018x}`"),
         ("normalised observation limited to", f"+-{spec['clip']:g}"),
@@ -129,83 +97,14 @@ def central_agents(spec: dict[str, Any]) -> int:
     return int(spec.get("num_agents", 0))
 
 
-def _training(run: Path | None) -> list[str]:
-    lines = ["## Training", ""]
-    if run is None:
-        return [*lines, "Not on record: the policy was exported from a file without its run directory.", ""]
-    config, manifest = read_json(run / "config.json"), read_json(run / "manifest.json")
-    if not config and not manifest:
-        return [*lines, "Not on record: the run directory has neither config.json nor manifest.json.", ""]
-    if config:
-        lines += table(["setting", "value"], flatten(config))
-    if manifest:
-        lines += ["### Versions and command", ""]
-        lines += table(["", ""], flatten({k: v for k, v in manifest.items() if k != "scenarios"}))
-    return lines
-
-
-def _evaluation(policy: PolicyFile) -> list[str]:
-    lines = ["## Evaluation", ""]
-    records = evaluation_file.read_records(policy.run / EVALUATION_FILE) if policy.run else []
-    if not records:
-        return [
-            *lines,
-            f"Not evaluated: there is no {EVALUATION_FILE} beside the policy. To add it:",
-            "",
-            "```",
-            f"steelyard evaluate --scenario NAME --policy RUN --policy sed --json RUN/{EVALUATION_FILE}",
-            "```",
-            "",
-        ]
-    head = ["scenario", "policy", "episodes", "seeds", "mean sojourn [s]", "p99 sojourn [s]", "rejected"]
-    lines += ["Means over held-out episodes with 95 % bootstrap intervals.", ""]
-    lines += table(head, (_summary_cells(summary) for summary in evaluation_file.summarise(records)))
-    found = _gaps(policy, records)
-    if found:
-        lines += ["Difference of the mean sojourn to each rival, paired by seed; below zero is better.", ""]
-        lines += table(["scenario", "policy", "rival", "difference [s]"], (_gap_cells(gap) for gap in found))
-    return lines
-
-
-def _summary_cells(summary: Summary) -> list[str]:
-    return [
-        summary.scenario,
-        summary.policy,
-        str(summary.episodes),
-        summary.seeds,
-        str(summary.sojourn_mean_s),
-        str(summary.sojourn_p99_s),
-        str(summary.rejected),
-    ]
-
-
-def _gap_cells(gap: Gap) -> list[str]:
-    return [gap.scenario, gap.policy, gap.rival, str(gap.difference_s)]
-
-
-def _gaps(policy: PolicyFile, records: Sequence[Record]) -> list[Gap]:
-    return [gap for name in _own_names(policy, records) for gap in evaluation_file.gaps(records, name)]
-
-
-def _own_names(policy: PolicyFile, records: Sequence[Record]) -> list[str]:
-    """Under which names the policy may stand in the records: its run's, else every name that is no rule."""
-    rules = set(rule_names())
-    learned = list(dict.fromkeys(r["policy"] for r in records if r["policy"] not in rules))
-    places = {path.resolve() for path in (policy.path, policy.run) if path is not None}
-    run = policy.path.resolve().parent.name
-    own = [name for name in learned if name.split("/")[-1] == run or Path(name).resolve() in places]
-    return own or learned
-
-
 def _cost(policy: PolicyFile, cost_ns: float) -> list[str]:
-    where = f"{_processor()}, one core, {platform.system()} {platform.machine()}"
     agents, servers = central_agents(policy.spec), policy.spec["num_servers"]
     whose = f"for all {agents} load balancers" if agents else "of one load balancer"
     lines = [
         "## Inference cost",
         "",
         f"{cost_ns / 1000:.2f} us per decision {whose} (fastest of {_REPETITIONS} means over",
-        f"{_CALLS} steps; {where}). It allocates nothing and needs neither Python nor a math library.",
+        f"{_CALLS} steps; {machine()}). It allocates nothing and needs neither Python nor a math library.",
         "",
     ]
     if not agents:
@@ -217,15 +116,6 @@ def _cost(policy: PolicyFile, cost_ns: float) -> list[str]:
         f"observations up, {agents} x {servers} weights down, float32.",
         "",
     ]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown processor"
 
 
 def _limits(policy: PolicyFile) -> list[str]:
@@ -246,20 +136,5 @@ def _limits(policy: PolicyFile) -> list[str]:
     if policy.spec["input"] == "flat":
         limits.append("Servers have fixed places: permuting them changes its decisions.")
     if policy.run is not None:
-        limits += _known_failures(policy, policy.run)
+        limits += known_failures(policy.path, policy.run, CLUSTER)
     return ["## Limits and known failures", "", *(f"- {limit}" for limit in limits), ""]
-
-
-def _known_failures(policy: PolicyFile, run: Path) -> list[str]:
-    path = run / EVALUATION_FILE
-    worse = [gap for gap in _gaps(policy, evaluation_file.read_records(path)) if gap.difference_s.low > 0]
-    failures = [
-        f"On {gap.scenario}, {gap.policy} is slower than {gap.rival} by {gap.difference_s} s "
-        "(95 % interval clear of zero)."
-        for gap in worse
-    ]
-    if path.is_file() and path.stat().st_mtime < policy.path.stat().st_mtime:
-        failures.append(
-            f"{EVALUATION_FILE} is older than the policy: it may describe an earlier state of it."
-        )
-    return failures

@@ -1,15 +1,9 @@
-"""The policy file of Malcolm, policy.npz: what the servers of a rack have learned, to be played frozen.
-
-migration_weight, steal_weight (N, N, K) float32 and migration_bias, steal_bias (N, N): the actors of every
-server as torch.nn.Linear has them, on K = N loads or, with ranks, K = 2 N inputs. critic (N, D). config: the
-fields of native.MalcolmConfig as JSON, among them how loads are read.
-"""
+"""What a run of Malcolm leaves to be played: policy.npz (agents/malcolm_file.py), and exports of it."""
 
 from __future__ import annotations
 
 import io
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import native
+from steelyard.agents import malcolm_file
+from steelyard.agents.malcolm_file import FILE, find
+from steelyard.agents.rules import POLICY_FILE
 from steelyard.envs.errors import UserError
 
-FILE = "policy.npz"
-_PARTS = ("migration_weight", "migration_bias", "steal_weight", "steal_bias", "critic")
+__all__ = ["FILE", "encode", "exported_rule", "fields_of", "find", "find_exported", "frozen_rule"]
 
 
 def fields_of(config: Any) -> dict[str, Any]:
@@ -34,7 +30,7 @@ def encode(config: Any, parameters: NDArray[np.float32]) -> bytes:
     n = len(parameters)
     inputs = 2 * n if config.inputs == "ranks" else n
     ends = np.cumsum([n * inputs, n, n * inputs, n])
-    parts = dict(zip(_PARTS, np.split(parameters, ends, axis=1), strict=True))
+    parts = dict(zip(malcolm_file.PARTS, np.split(parameters, ends, axis=1), strict=True))
     for name in ("migration_weight", "steal_weight"):
         parts[name] = parts[name].reshape(n, n, inputs)
     stream = io.BytesIO()
@@ -42,25 +38,26 @@ def encode(config: Any, parameters: NDArray[np.float32]) -> bytes:
     return stream.getvalue()
 
 
-def find(source: str | Path) -> Path | None:
-    """The policy file that `source` is, or has in it as a run directory; None if there is none."""
-    path = Path(source)
-    if path.is_dir():
-        path = path / FILE
-    return path if path.suffix == ".npz" and path.is_file() else None
-
-
 def frozen_rule(path: Path) -> Any:
     """native.RackRule that plays the file and learns no more. UserError if it is damaged."""
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-            fields = json.loads(str(stored["config"]))
-            parts = [stored[name] for name in _PARTS]
-        config = native.MalcolmConfig()
-        for name, value in fields.items():
-            setattr(config, name, value)
-        parameters = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-        return native.malcolm_rule(config, frozen=True, parameters=parameters)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: not a policy of a rack ({reason})") from error
+        learned = malcolm_file.read(path)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return native.malcolm_rule(learned.config, frozen=True, parameters=learned.parameters)
+
+
+def find_exported(source: str | Path) -> Path | None:
+    """The exported policy that `source` is, or has in it as an export's folder; None if there is none."""
+    path = Path(source)
+    if path.is_dir():
+        path = path / POLICY_FILE
+    return path if path.is_file() else None
+
+
+def exported_rule(path: Path) -> Any:
+    """native.RackRule that plays an exported blob or shared object. UserError if it is damaged."""
+    try:
+        return native.RackPolicy(path).rule()
+    except (ValueError, OSError) as error:
+        raise UserError(f"policy {error}") from error

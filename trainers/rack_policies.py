@@ -1,7 +1,8 @@
 """Policies of racks by name: `RULE`, `RULE:KEY=VALUE,...` or LABEL=RULE becomes what the simulator runs.
 
 The keys are those of the table [rule] of a rack scenario; what a policy says goes before the scenario. A run
-of Malcolm, or its policy.npz, plays what it learned and learns no more; the rule `malcolm` learns as it goes.
+of Malcolm, its policy.npz, or what `steelyard export` made of it, plays what was learned and learns no more;
+the rule `malcolm` learns as it goes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def parse_policy(text: str) -> Contender:
     """What a policy's name stands for in a rack. UserError if it is no rule of racks."""
     labelled = _LABELLED.fullmatch(text)
     label, source = labelled.groups() if labelled else (text, text)
-    if malcolm_policy.find(source) is not None:
+    if malcolm_policy.find(source) or malcolm_policy.find_exported(source):
         return Contender(label, (Member(label, source),))
     try:
         parse_rule(source)
@@ -49,7 +50,13 @@ def parse_policy(text: str) -> Contender:
 def member_rule(scenario: RackScenario, member: Member, config: Any) -> Any:
     """native.RackRule that runs a member on a rack, checked. UserError if it does not fit."""
     learned = malcolm_policy.find(member.source)
-    rule = malcolm_policy.frozen_rule(learned) if learned else scenario.to_rule(member.source)
+    exported = None if learned else malcolm_policy.find_exported(member.source)
+    if learned:
+        rule = malcolm_policy.frozen_rule(learned)
+    elif exported:
+        rule = malcolm_policy.exported_rule(exported)
+    else:
+        rule = scenario.to_rule(member.source)
     try:
         rule.check(config)
     except ValueError as error:

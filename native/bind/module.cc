@@ -12,6 +12,8 @@ void bind_batch(py::module_& module);
 void bind_rack_config(py::module_& module);
 void bind_rack(py::module_& module);
 void bind_rack_malcolm(py::module_& module);
+void bind_rack_policy(py::module_& module);
+void bind_tape(py::module_& module);
 void bind_rack_batch(py::module_& module);
 void bind_malcolm(py::module_& module);
 void bind_malcolm_kernels(py::module_& module);
@@ -32,4 +34,6 @@ PYBIND11_MODULE(_native, module) {
   bind_malcolm_kernels(module);
   bind_rack_malcolm(module);
   bind_shm(module);
+  bind_rack_policy(module);
+  bind_tape(module);
 }

@@ -30,6 +30,7 @@ using core::PolicySpec;
 using core::PolicyView;
 
 // The words of the spec, in the order of the enums.
+const std::vector<std::string> kWeights = {"float32", "bfloat16"};
 const std::vector<std::string> kScopes = {"per_agent", "central"};
 const std::vector<std::string> kInputs = {"flat", "per_server"};
 const std::vector<std::string> kOutputs = {"tanh", "clip", "discrete3"};
@@ -186,7 +187,7 @@ uint32_t central_agents_of(const Table& table) {
 
 PolicySpec spec_from(const py::dict& dict) {
   const Table table(dict, "policy", {"num_servers", "input", "output", "clip", "actors"},
-                    {"schema_hash", "scope", "num_agents"});
+                    {"schema_hash", "scope", "num_agents", "weights"});
   PolicySpec spec;
   spec.num_servers = table.number<uint32_t>("num_servers");
   std::string error = core::check_range("num_servers", spec.num_servers, 1, core::kMaxPolicyServers);
@@ -209,7 +210,14 @@ PolicySpec spec_from(const py::dict& dict) {
 py::bytes encode_policy(const py::dict& spec) {
   std::vector<uint8_t> blob;
   std::string error;
-  if (!core::encode_policy_blob(spec_from(spec), &blob, &error)) throw py::value_error(error);
+  PolicySpec policy = spec_from(spec);
+  const bool rounds =
+      spec.contains("weights") && word_index("weights", py::str(spec["weights"]), kWeights) == 1;
+  if (rounds) {
+    error = core::check_policy(policy);
+    if (!error.empty() || !core::round_weights(&policy, &error)) throw py::value_error(error);
+  }
+  if (!core::encode_policy_blob(policy, &blob, &error)) throw py::value_error(error);
   return {reinterpret_cast<const char*>(blob.data()), blob.size()};
 }
 
@@ -269,6 +277,7 @@ py::dict decode_policy(const py::bytes& blob) {
     actors.append(dict);
   }
   py::dict dict = header_dict(spec, spec.input, spec.output, spec.clip);
+  if (spec.bfloat16) dict["weights"] = kWeights[1];
   dict["actors"] = actors;
   return dict;
 }
@@ -360,6 +369,7 @@ void bind_policy_spec(py::module_& module) {
       "scope (optional): 'per_agent', or 'central' with num_agents = M and one flat actor, whose "
       "observation\n"
       "is (M (12 N + 5),) and whose outputs are those of M balancers, end to end.\n"
+      "weights (optional): 'float32', or 'bfloat16', to which the layers' matrices are rounded.\n"
       "Layers are {kind: 'dense', weight (out, in), bias (out,), activation} or {kind: 'gru', weight_ih,\n"
       "weight_hh, bias_ih, bias_hh} as in torch.nn.GRU; all arrays float32. Raises ValueError naming the\n"
       "layer and the expected shape.");

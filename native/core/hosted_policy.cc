@@ -1,17 +1,12 @@
 #include "native/core/hosted_policy.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <climits>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <new>
 #include <stdexcept>
 
+#include "native/core/policy_artefact.h"
 #include "native/core/policy_blob.h"
 #include "native/core/policy_c.h"
 #include "native/core/schema.h"
@@ -19,7 +14,6 @@
 namespace steelyard::core {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
 constexpr uint32_t kOldestAbi = 1;  // that is still read
 
 class BlobPolicy final : public LoadedPolicy {
@@ -64,11 +58,6 @@ uint32_t central_agents_of(const CFace& face) {
   return face.central_agents == nullptr ? 0 : face.central_agents();
 }
 
-struct CloseLibrary {
-  void operator()(void* library) const { dlclose(library); }
-};
-using Library = std::unique_ptr<void, CloseLibrary>;
-
 class CompiledPolicy final : public LoadedPolicy {
  public:
   CompiledPolicy(Library library, const CFace& face)
@@ -93,72 +82,12 @@ class CompiledPolicy final : public LoadedPolicy {
   decltype(&steelyard_policy_infer) infer_;
 };
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
-bool read_file(const std::string& path, std::vector<uint8_t>* bytes, std::string* error) {
-  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
-  if (!file) {
-    *error = std::string("cannot open: ") + std::strerror(errno);
-    return false;
-  }
-  uint8_t chunk[1 << 16];
-  size_t got;
-  while ((got = std::fread(chunk, 1, sizeof chunk, file.get())) > 0) {
-    if (bytes->size() + got > kMaxFileBytes) {
-      *error = "not a policy file: larger than 1 GiB";
-      return false;
-    }
-    bytes->insert(bytes->end(), chunk, chunk + got);
-  }
-  if (std::ferror(file.get()) != 0) {
-    *error = std::string("cannot read: ") + std::strerror(errno);
-    return false;
-  }
-  return true;
-}
-
-bool within(uint64_t offset, uint64_t length, uint64_t size) {
-  return offset <= size && length <= size - offset;
-}
-
-// The dynamic loader maps what the headers name; a part beyond the end of a truncated file would end the
-// process with SIGBUS. So all that is to be mapped, and the section table at the end, must lie within the
-// file.
-std::string check_elf(const std::vector<uint8_t>& bytes) {
-  const std::string truncated = "truncated shared object";
-  Elf64_Ehdr header;
-  if (bytes.size() < sizeof header) return truncated;
-  std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
-      header.e_type != ET_DYN) {
-    return "not a 64-bit little-endian shared object";
-  }
-  if (header.e_phentsize != sizeof(Elf64_Phdr)) return "corrupt shared object: program headers";
-  if (!within(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize, bytes.size())) return truncated;
-  if (!within(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr), bytes.size())) return truncated;
-  for (uint16_t i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr part;
-    std::memcpy(&part, bytes.data() + header.e_phoff + i * sizeof part, sizeof part);
-    if (!within(part.p_offset, part.p_filesz, bytes.size())) return truncated;
-  }
-  return "";
-}
-
-template <typename Function>
-bool find(void* library, const char* name, Function* function, std::string* error) {
-  void* symbol = dlsym(library, name);
-  if (symbol == nullptr) {
-    *error = std::string("not a compiled policy: it has no function ") + name;
-    return false;
-  }
-  std::memcpy(function, &symbol, sizeof symbol);
-  return true;
-}
-
 bool find_face(void* library, CFace* face, std::string* error) {
-  if (!find(library, "steelyard_policy_abi", &face->abi, error)) return false;
+  if (dlsym(library, "steelyard_rack_policy_abi") != nullptr) {
+    *error = "a policy of a rack's servers, not of load balancers";
+    return false;
+  }
+  if (!find_function(library, "steelyard_policy_abi", &face->abi, error)) return false;
   const uint32_t abi = face->abi();
   if (abi < kOldestAbi || abi > STEELYARD_POLICY_ABI) {
     *error = "compiled policy has ABI " + std::to_string(abi) + "; this build has " +
@@ -166,14 +95,15 @@ bool find_face(void* library, CFace* face, std::string* error) {
     return false;
   }
   face->central_agents = nullptr;
-  return (abi == 1 || find(library, "steelyard_policy_central_agents", &face->central_agents, error)) &&
-         find(library, "steelyard_policy_schema_hash", &face->schema_hash, error) &&
-         find(library, "steelyard_policy_num_servers", &face->num_servers, error) &&
-         find(library, "steelyard_policy_num_actors", &face->num_actors, error) &&
-         find(library, "steelyard_policy_obs_size", &face->obs_size, error) &&
-         find(library, "steelyard_policy_state_size", &face->state_size, error) &&
-         find(library, "steelyard_policy_scratch_size", &face->scratch_size, error) &&
-         find(library, "steelyard_policy_infer", &face->infer, error);
+  return (abi == 1 ||
+          find_function(library, "steelyard_policy_central_agents", &face->central_agents, error)) &&
+         find_function(library, "steelyard_policy_schema_hash", &face->schema_hash, error) &&
+         find_function(library, "steelyard_policy_num_servers", &face->num_servers, error) &&
+         find_function(library, "steelyard_policy_num_actors", &face->num_actors, error) &&
+         find_function(library, "steelyard_policy_obs_size", &face->obs_size, error) &&
+         find_function(library, "steelyard_policy_state_size", &face->state_size, error) &&
+         find_function(library, "steelyard_policy_scratch_size", &face->scratch_size, error) &&
+         find_function(library, "steelyard_policy_infer", &face->infer, error);
 }
 
 // What a blob's reader checks of its header, for a compiled policy. The kernel inside it is the one it was
@@ -194,34 +124,21 @@ std::string check_face(const CFace& face) {
   return error;
 }
 
-std::shared_ptr<const LoadedPolicy> load_library(const std::string& path, std::string* error) {
-  char absolute[PATH_MAX];  // a name without a slash would be searched for elsewhere
-  if (realpath(path.c_str(), absolute) == nullptr) {
-    *error = std::string("cannot open: ") + std::strerror(errno);
-    return nullptr;
-  }
-  Library library(dlopen(absolute, RTLD_NOW | RTLD_LOCAL));
-  if (!library) {
-    *error = std::string("cannot load: ") + dlerror();
-    return nullptr;
-  }
+std::shared_ptr<const LoadedPolicy> load_library(const std::string& path, const std::vector<uint8_t>& bytes,
+                                                 std::string* error) {
+  Library library = open_library(path, bytes, error);
   CFace face;
-  if (!find_face(library.get(), &face, error)) return nullptr;
+  if (!library || !find_face(library.get(), &face, error)) return nullptr;
   *error = check_face(face);
   if (!error->empty()) return nullptr;
   return std::make_shared<CompiledPolicy>(std::move(library), face);
 }
 
-bool starts_with(const std::vector<uint8_t>& bytes, const char* magic, size_t size) {
-  return bytes.size() >= size && std::memcmp(bytes.data(), magic, size) == 0;
-}
-
 std::shared_ptr<const LoadedPolicy> load_file(const std::string& path, std::string* error) {
   std::vector<uint8_t> bytes;
-  if (!read_file(path, &bytes, error)) return nullptr;
-  if (!starts_with(bytes, ELFMAG, SELFMAG)) return load_policy_bytes(bytes.data(), bytes.size(), error);
-  *error = check_elf(bytes);
-  return error->empty() ? load_library(path, error) : nullptr;
+  if (!read_policy_file(path, &bytes, error)) return nullptr;
+  return is_shared_object(bytes) ? load_library(path, bytes, error)
+                                 : load_policy_bytes(bytes.data(), bytes.size(), error);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// The policy file format, version 1: little-endian, everything at a computable place, nothing optional.
+// The policy file format: little-endian, everything at a computable place, nothing optional. Version 2 is
+// version 1 with the matrices of the layers (weight, weight_ih, weight_hh) in bfloat16, 2 bytes a number;
+// inference stays in float32.
 //
 //   offset  size              field
 //   0       8                 magic "SLYDPOL1"
-//   8       4                 version (1)
+//   8       4                 version (1 or 2)
 //   12      4                 central agents (0: every balancer is its own agent, as in files from before
 //   this
 //                             field was one; M: one central agent for all of M balancers)
@@ -35,7 +37,7 @@
 namespace steelyard::core {
 
 inline constexpr char kPolicyMagic[9] = "SLYDPOL1";
-inline constexpr uint32_t kPolicyVersion = 1;
+inline constexpr uint32_t kPolicyVersion = 2;  // the newest that is read
 
 // Both return false and set *error (one line); *blob and *policy are then unspecified.
 bool encode_policy_blob(const PolicySpec& policy, std::vector<uint8_t>* blob, std::string* error);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "native/core/blob_io.h"
 #include "native/core/schema.h"
 
 namespace steelyard::core {
@@ -66,6 +67,26 @@ std::string check_array(const std::string& name, const std::vector<float>& value
            (positive ? " and > 0" : "");
   }
   return "";
+}
+
+// The matrices of an actor's layers with their names.
+template <typename Actor, typename F>
+bool visit_matrices(Actor& actor, F visit) {
+  return visit_arrays(actor, 0, [&](const std::string& field, size_t layer, auto& values, uint64_t) {
+    return !field.starts_with("weight") || visit(indexed("layers", layer) + "." + field, values);
+  });
+}
+
+std::string check_bfloat16(const ActorSpec& actor) {
+  std::string error;
+  visit_matrices(actor, [&](const std::string& name, const std::vector<float>& values) {
+    for (size_t i = 0; i < values.size() && error.empty(); ++i) {
+      if (!is_bfloat16(values[i]))
+        error = indexed(name.c_str(), i) + " is " + number(values[i]) + "; not a bfloat16 number";
+    }
+    return error.empty();
+  });
+  return error;
 }
 
 std::string check_central(const PolicyHeader& header) {
@@ -178,9 +199,30 @@ std::string check_policy(const PolicySpec& policy) {
     }
     error = check_layers(header, actor.layers);
     if (error.empty()) error = check_actor(actor, observed_size(header));
+    if (error.empty() && policy.bfloat16) error = check_bfloat16(actor);
     if (!error.empty()) error.insert(0, indexed("actors", a) + ".");
   }
   return error;
+}
+
+bool round_weights(PolicySpec* policy, std::string* error) {
+  error->clear();
+  for (ActorSpec& actor : policy->actors) {
+    visit_matrices(actor, [&](const std::string& name, std::vector<float>& values) {
+      for (float& value : values) {
+        const float rounded = nearest_bfloat16(value);
+        if (finite(value) && !finite(rounded)) {
+          *error = name + " holds " + number(value) + ", which is beyond the range of bfloat16";
+          return false;
+        }
+        value = rounded;
+      }
+      return true;
+    });
+    if (!error->empty()) return false;
+  }
+  policy->bfloat16 = true;
+  return true;
 }
 
 void PackedPolicy::Release::operator()(float* memory) const {

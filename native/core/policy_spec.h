@@ -42,7 +42,12 @@ struct PolicySpec {
   PolicyOutput output = PolicyOutput::kTanh;
   float clip = 0;
   std::vector<ActorSpec> actors;
+  bool bfloat16 = false;  // the matrices of the layers are bfloat16 numbers, and stored as such
 };
+
+// Rounds the matrices of all layers to bfloat16, and notes it; biases and normalisation stay as they are.
+// False, with a one-line *error, when a weight is beyond the range of bfloat16.
+bool round_weights(PolicySpec* policy, std::string* error);
 
 // The numbers that every actor of a policy shares.
 struct PolicyHeader {

@@ -73,7 +73,7 @@ void ClusterWorld::reset(uint64_t seed) {
     stages_.push_back({stream, ExponentialStream(stream), &stage.demand, stage.kind});
   }
   reservoir_stream_ = core::stream_key(seed, kStreamReservoir);
-  for (int i = 0; i < m; ++i) balancers_[i].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(i)));
+  for (int i = 0; i < m; ++i) restart_balancer(i);
   balancer_up_.assign(m, 1);
   in_system_.assign(config_->num_servers(), 0);
   if (rule_.traits->score == core::Score::kProbed) latencies_.assign(servers_.size(), {});
@@ -131,8 +131,16 @@ inline bool ClusterWorld::is_next(TimeNs at) const {
 inline void ClusterWorld::close(uint32_t slot) {
   Flow& flow = flows_[slot];
   balancers_[flow.balancer].close(flow.hash, flow.completed, now_);
+  if (core::BalancerLog* log = log_of(flow.balancer)) [[unlikely]]
+    log->on_close(flow.hash, flow.completed, now_);
   flow.epoch = (flow.epoch + 1) & kEpochMask;
   free_slots_.push_back(slot);
+}
+
+inline void ClusterWorld::first_ack(const Flow& flow) {
+  balancers_[flow.balancer].first_ack(flow.hash, now_);
+  if (core::BalancerLog* log = log_of(flow.balancer)) [[unlikely]]
+    log->on_first_ack(flow.hash, now_);
 }
 
 inline void ClusterWorld::complete(uint32_t slot) {
@@ -247,6 +255,8 @@ inline void ClusterWorld::arrive() {
   const ServerId chosen =
       plain ? balancer.choose(hash, now_, in_system_.data()) : choose_with_host(i, hash, {id, row});
   const ServerId server = chosen == core::kNoServer ? chosen : balancer.open(hash, chosen, now_);
+  if (core::BalancerLog* log = log_of(i)) [[unlikely]]
+    log->on_open(hash, server, now_);
   digest_ = core::mix64(digest_ ^ (id * core::kGolden + static_cast<uint64_t>(server + 1)));
   if (server == core::kNoServer) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
   const Delays delay = delays(2 * id);
@@ -300,8 +310,7 @@ inline void ClusterWorld::dispatch(Event event) {
       if (servers_[subject].io.epoch() == event.epoch()) device_done(subject, true);
       return;
     case kAck:
-      if (flows_[subject].epoch == event.epoch())
-        balancers_[flows_[subject].balancer].first_ack(flows_[subject].hash, now_);
+      if (flows_[subject].epoch == event.epoch()) first_ack(flows_[subject]);
       return;
     case kReply:
       if (flows_[subject].epoch == event.epoch()) hear_reply(flows_[subject]);
@@ -309,7 +318,7 @@ inline void ClusterWorld::dispatch(Event event) {
     case kClose:
       return close(subject);
     case kActuate:
-      return balancers_[subject].apply_action();
+      return apply_action(static_cast<int>(subject));
     case kTimetable:
       return apply(timetable_[subject], false);
     case kUndo:
@@ -359,6 +368,10 @@ void ClusterWorld::boundary() {
   metrics_.sample_loads(now_, loads_);
   for (int i = 0; i < num_balancers(); ++i) {
     const int probed = balancers_[i].tick(now_, in_system_.data());
+    if (core::BalancerLog* log = log_of(i)) {
+      const bool told = rule_.traits->weighting == core::Weighting::kProbed;
+      log->on_tick(told ? in_system_ : std::span<const uint32_t>{}, now_);
+    }
     if (probed > 0 && balancer_up_[i] != 0) messages_ += 2 * static_cast<uint64_t>(probed);
   }
   run_agents();

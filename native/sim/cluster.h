@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "native/core/balancer_log.h"
 #include "native/core/load_balancer.h"
 #include "native/sim/arrivals.h"
 #include "native/sim/cluster_config.h"
@@ -50,6 +51,15 @@ struct Probe {
   uint16_t balancer = 0;
 };
 
+// Whom a world tells what happens to one of its balancers. Copies of the world tell nobody.
+struct Tap {
+  core::BalancerLog* log = nullptr;
+  int balancer = -1;
+  Tap() = default;
+  Tap(const Tap&) {}
+  Tap& operator=(const Tap&) { return *this; }
+};
+
 // A value: copying it is a snapshot, assigning the copy back restores it. Everything that happens is a
 // pure function of (config, rule, seed, actions).
 class ClusterWorld {
@@ -57,6 +67,11 @@ class ClusterWorld {
   // `config` must be prepared and `rule` checked.
   ClusterWorld(std::shared_ptr<const ClusterConfig> config, const core::RuleConfig& rule, uint64_t seed);
   void reset(uint64_t seed);
+  // From the next reset on, `log` (which must live as long) is told what happens to one balancer.
+  void listen(int balancer, core::BalancerLog* log) {
+    tap_.log = log;
+    tap_.balancer = balancer;
+  }
 
   // All events with time <= t, step boundaries included (rules tick and hosted policies act there).
   void run_until(core::TimeNs t);
@@ -80,6 +95,7 @@ class ClusterWorld {
   // Weights of one balancer, (N,), in force at once and until the rule or an action sets others.
   void set_weights(int balancer, std::span<const double> weights) {
     balancers_[balancer].set_weights(weights);
+    if (core::BalancerLog* log = log_of(balancer)) log->on_weights(weights, now_);
   }
 
   int num_balancers() const { return config_->num_load_balancers; }
@@ -138,6 +154,10 @@ class ClusterWorld {
     std::vector<double> values;
   };
 
+  core::BalancerLog* log_of(int balancer) const { return balancer == tap_.balancer ? tap_.log : nullptr; }
+  void restart_balancer(int balancer);
+  void take_action(int balancer, const float* action);
+  void apply_action(int balancer);
   // `inline`: the path of every flow, defined and called in cluster.cc alone.
   inline void dispatch(Event event);
   inline void arrive();
@@ -154,6 +174,7 @@ class ClusterWorld {
   void announce(uint32_t server, bool io);
   inline void complete(uint32_t slot);
   inline void close(uint32_t slot);
+  inline void first_ack(const Flow& flow);
   inline bool is_next(core::TimeNs at) const;
   double stage_work_ns(uint64_t flow_id, uint32_t trace_row, size_t stage) const;
   inline double current_work_ns(const Flow& flow);
@@ -180,6 +201,7 @@ class ClusterWorld {
 
   std::shared_ptr<const ClusterConfig> config_;
   core::RuleConfig rule_;
+  Tap tap_;
   bool servers_report_ = false;  // replies or probes carry what servers know
   std::vector<core::LoadBalancer> balancers_;
   std::vector<uint8_t> balancer_up_;

@@ -51,7 +51,9 @@ void ClusterWorld::run_agents() {
   if (rule_.policy->central()) return run_central();
   for (const int i : up_list_) {
     observe(i, observation_.data());
-    if (hosted_.act(i, observation_.data(), action_.data())) act(i, action_.data());
+    core::BalancerLog* log = log_of(i);
+    if (log != nullptr) log->on_policy(now_);
+    if (hosted_.act(i, observation_.data(), action_.data())) take_action(i, action_.data());
   }
 }
 
@@ -73,9 +75,26 @@ void ClusterWorld::act(int balancer, const float* action) {
                                 "]: " + std::to_string(action[j]) +
                                 " is not allowed; use a finite number in [-1, 1]");
   }
+  if (core::BalancerLog* log = log_of(balancer))
+    log->on_action({action, static_cast<size_t>(num_servers())}, now_);
+  take_action(balancer, action);
+}
+
+void ClusterWorld::take_action(int balancer, const float* action) {
   balancers_[balancer].set_action(action);
-  if (actuation_ns_ == 0) return balancers_[balancer].apply_action();
+  if (actuation_ns_ == 0) return apply_action(balancer);
   queue_.push(Event::make(now_ + actuation_ns_, kActuate, static_cast<uint32_t>(balancer), 0));
+}
+
+void ClusterWorld::apply_action(int balancer) {
+  balancers_[balancer].apply_action();
+  if (core::BalancerLog* log = log_of(balancer)) log->on_apply(now_);
+}
+
+void ClusterWorld::restart_balancer(int balancer) {
+  const uint64_t stream = core::draw(reservoir_stream_, static_cast<uint64_t>(balancer));
+  balancers_[balancer].restart(stream);
+  if (core::BalancerLog* log = log_of(balancer)) log->on_restart(stream);
 }
 
 }  // namespace steelyard::sim

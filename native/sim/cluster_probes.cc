@@ -34,10 +34,13 @@ void ClusterWorld::note_completion(uint32_t slot) {
 
 void ClusterWorld::hear_reply(const Flow& flow) {
   core::LoadBalancer& balancer = balancers_[flow.balancer];
+  core::BalancerLog* log = log_of(flow.balancer);
   if (rule_.traits->score == core::Score::kPredicted) {
     balancer.learn_load(flow.server, flow.reported_load, now_);
+    if (log != nullptr) log->on_load(flow.server, flow.reported_load, now_);
   } else {
     balancer.learn_reply(flow.hash, flow.reported_load, flow.service_s, now_);
+    if (log != nullptr) log->on_reply(flow.hash, flow.reported_load, flow.service_s, now_);
   }
 }
 
@@ -73,8 +76,11 @@ void ClusterWorld::answer_probe(uint32_t slot) {
 // Nobody hears an answer to a balancer that has failed meanwhile.
 void ClusterWorld::hear_answer(uint32_t slot) {
   const Probe& probe = probes_[slot];
-  if (balancer_up_[probe.balancer] != 0)
+  if (balancer_up_[probe.balancer] != 0) {
     balancers_[probe.balancer].learn_probe(probe.server, probe.rif, probe.latency_s, now_);
+    if (core::BalancerLog* log = log_of(probe.balancer))
+      log->on_probe(probe.server, probe.rif, probe.latency_s, now_);
+  }
   free_probes_.push_back(slot);
 }
 

@@ -96,6 +96,7 @@ void ClusterWorld::set_member(int server, bool member) {
     if (servers_[j].member) members.push_back(j);
   }
   for (core::LoadBalancer& balancer : balancers_) balancer.set_members(members);
+  if (tap_.log != nullptr) tap_.log->on_members(members, now_);
 }
 
 // A failed balancer loses all it knew; the edge router spreads new flows over the others. Flows that it had
@@ -103,7 +104,7 @@ void ClusterWorld::set_member(int server, bool member) {
 void ClusterWorld::set_up(int balancer, bool up) {
   if (!up) {
     untracked_by_failed_ += balancers_[balancer].untracked();
-    balancers_[balancer].restart(core::draw(reservoir_stream_, static_cast<uint64_t>(balancer)));
+    restart_balancer(balancer);
   }
   balancer_up_[balancer] = up ? 1 : 0;
   up_list_.clear();

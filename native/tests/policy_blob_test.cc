@@ -100,7 +100,7 @@ TEST(PolicyBlob, EveryTruncationIsRefused) {
 }
 
 TEST(PolicyBlob, EveryHeaderFieldIsChecked) {
-  EXPECT_EQ(refusal_with(8, uint32_t{2}), "policy file version is 2; this build reads version 1");
+  EXPECT_EQ(refusal_with(8, uint32_t{3}), "policy file version is 3; this build reads versions 1..2");
   EXPECT_EQ(refusal_with(12, uint32_t{1025}), "central_agents is 1025; must be in 0..1024");
   EXPECT_EQ(refusal_with(12, uint32_t{2}), "num_actors is 2; a central policy has 1");
   EXPECT_NE(refusal_with(24, uint64_t{7}).find("observation schema is 0x0000000000000007"),

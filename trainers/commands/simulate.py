@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import tyro
+
+from steelyard.envs.errors import UserError
 from steelyard.trainers import results
 from steelyard.trainers.commands import common
 from steelyard.trainers.results import Row
+
+if TYPE_CHECKING:
+    from steelyard.trainers.evaluation import Study
 
 _SHOWN = {
     "seed": "{}",
@@ -48,12 +56,22 @@ class Simulate(common.StudyOptions):
     steelyard simulate --scenario rack-hom-8x8 --policy jsq --policy po2 --seeds 0:5
     """
 
+    tape: common.OutputFile = None
+    """Record what one load balancer sees and decides in the one episode that is simulated; `steelyard replay`
+    makes its decisions again."""
+    tape_balancer: Annotated[int, tyro.conf.arg(metavar="I")] = 0
+    """The balancer of the tape."""
+
     def run(self) -> int:
         """Simulate, write the records, print the table."""
         from steelyard.trainers import evaluation
 
         target = self.json_file()
         study = self.study(_DEFAULT_POLICIES)
+        if self.tape is not None:
+            return self._record(study, target)
+        if self.tape_balancer != 0:
+            raise UserError("--tape-balancer: only with --tape")
         with common.progress_bar("simulate", self.quiet) as on_progress:
             rows = evaluation.run_cells(study, evaluation.prepare(study, on_progress), on_progress)
         if target is not None:
@@ -61,6 +79,20 @@ class Simulate(common.StudyOptions):
         if not self.quiet:
             for _, group in groupby(rows, key=lambda row: (row["scenario"], row["policy"])):
                 _print(list(group))
+        return 0
+
+    def _record(self, study: Study, target: Path | None) -> int:
+        from steelyard.trainers import evaluation, tapes
+
+        file = tapes.check(study, str(self.tape))
+        (cell,) = evaluation.prepare(study)
+        taped = tapes.record(study, cell, self.tape_balancer, file)
+        if target is not None:
+            results.write_records("--json", target, [taped.row])
+        if not self.quiet:
+            _print([taped.row])
+            said = "balancer {balancer}: {decisions} decisions, {records} records, digest {digest:016x}"
+            print(f"{file}: " + said.format(**taped.tape))
         return 0
 
 
