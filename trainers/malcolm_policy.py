@@ -50,8 +50,8 @@ def find(source: str | Path) -> Path | None:
     return path if path.suffix == ".npz" and path.is_file() else None
 
 
-def frozen_rule(path: Path) -> Any:
-    """native.RackRule that plays the file and learns no more. UserError if it is damaged."""
+def rule(path: Path, frozen: bool = True) -> Any:
+    """native.RackRule that plays the file; frozen: and learns no more. UserError if it is damaged."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
             fields = json.loads(str(stored["config"]))
@@ -60,7 +60,7 @@ def frozen_rule(path: Path) -> Any:
         for name, value in fields.items():
             setattr(config, name, value)
         parameters = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-        return native.malcolm_rule(config, frozen=True, parameters=parameters)
+        return native.malcolm_rule(config, frozen=frozen, parameters=parameters)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path}: not a policy of a rack ({reason})") from error

@@ -46,10 +46,13 @@ def parse_policy(text: str) -> Contender:
     return Contender(label, (Member(label, source),))
 
 
-def member_rule(scenario: RackScenario, member: Member, config: Any) -> Any:
-    """native.RackRule that runs a member on a rack, checked. UserError if it does not fit."""
+def member_rule(scenario: RackScenario, member: Member, config: Any, *, learning: bool = False) -> Any:
+    """native.RackRule that runs a member on a rack, checked. UserError if it does not fit.
+
+    learning: what was learned goes on learning, in each episode from there.
+    """
     learned = malcolm_policy.find(member.source)
-    rule = malcolm_policy.frozen_rule(learned) if learned else scenario.to_rule(member.source)
+    rule = malcolm_policy.rule(learned, not learning) if learned else scenario.to_rule(member.source)
     try:
         rule.check(config)
     except ValueError as error:
