@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLUMNS = 4
-_SHOWN = 30.0  # a panel ends at so many times its least value: beyond, a policy has lost
+_SHOWN = 5.0  # a panel ends at so many times its least value: beyond, a policy has lost
+_LEARNED = ("black", "dimgray", "silver")
 
 
 def panels(groups: Mapping[str, Mapping[str, Any]], key: str, what: str) -> Figure:
@@ -23,10 +24,10 @@ def panels(groups: Mapping[str, Mapping[str, Any]], key: str, what: str) -> Figu
     groups: name -> label -> (4, n): x, value, low, high.
     """
     figure, grid = _grid(len(groups), 3.4, 2.9)
-    names = list(dict.fromkeys(label for curves in groups.values() for label in curves))
+    styles = styles_of(label for curves in groups.values() for label in curves)
     for axes, (name, curves) in zip(grid, groups.items(), strict=False):
         for label, (x, value, low, high) in curves.items():
-            style = _style(names.index(label))
+            style = styles[label]
             axes.plot(x, value, marker=".", **style)
             axes.fill_between(x, low, high, alpha=0.15, color=style["color"], linewidth=0)
         values = np.concatenate([value for _, value, _, _ in curves.values()])
@@ -40,8 +41,19 @@ def panels(groups: Mapping[str, Mapping[str, Any]], key: str, what: str) -> Figu
         axes.grid(alpha=0.3)
         axes.set_xlabel(key)
     grid[0].set_ylabel(what)
-    _legend_below(figure, names)
+    _legend_below(figure, styles)
     return figure
+
+
+def styles_of(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A style for each policy, in order of appearance: learners are dark and bold."""
+    names = list(dict.fromkeys(labels))
+    learned = [name for name in names if name.startswith(("learned", "malcolm"))]
+    rules = [name for name in names if name not in learned]
+    styles = {name: _style(index) for index, name in enumerate(rules)}
+    for index, name in enumerate(learned):
+        styles[name] = _style(10 * (index // 3)) | {"color": _LEARNED[index % 3], "linewidth": 2.2}
+    return {name: styles[name] for name in names}
 
 
 def loads_over_time(timelines: Mapping[str, Mapping[str, Any]], events: Sequence[float]) -> Figure:
@@ -58,7 +70,7 @@ def loads_over_time(timelines: Mapping[str, Mapping[str, Any]], events: Sequence
     for axes in grid[: len(tops)]:
         axes.set_ylim(0, min(max(tops), 3 * float(np.median(tops))))
     grid[0].set_ylabel("load [us]")
-    _legend_below(figure, kinds)
+    _legend_below(figure, {name: _style(index) for index, name in enumerate(kinds)})
     return figure
 
 
@@ -68,14 +80,15 @@ def imbalance_over_time(
     """Imbalance [us] over time [s], each policy a line: mean over its training runs."""
     figure, grid = _grid(1, 9.0, 4.0)
     tops = []
-    for index, runs in enumerate(timelines.values()):
+    styles = styles_of(timelines)
+    for label, runs in timelines.items():
         series = np.mean([run["imbalance_us"] for run in runs], axis=0)
-        grid[0].plot(runs[0]["t_s"], series, **(_style(index) | {"linewidth": 0.9}))
+        grid[0].plot(runs[0]["t_s"], series, **(styles[label] | {"linewidth": 0.9}))
         tops.append(float(series.max()))
     _decorate(grid[0], "", events)
     grid[0].set_ylim(0, min(max(tops), 3 * float(np.median(tops))))
     grid[0].set_ylabel("imbalance [us]")
-    _legend_below(figure, list(timelines))
+    _legend_below(figure, styles)
     return figure
 
 
@@ -100,8 +113,8 @@ def _decorate(axes: Any, title: str, events: Sequence[float]) -> None:
     axes.set_xlabel("time [s]")
 
 
-def _legend_below(figure: Figure, names: Sequence[str]) -> None:
+def _legend_below(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=_text(name), **_style(index)) for index, name in enumerate(names)]
+    handles = [Line2D([], [], label=_text(name), **style) for name, style in styles.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)

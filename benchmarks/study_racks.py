@@ -59,13 +59,13 @@ def settling(t_s: Array, series: Array, start_s: float, end_s: float) -> tuple[f
 
 
 def blocks(study: Study, found: Mapping[str, Any], scores: Scores) -> list[Block]:
-    """Tables that only studies of racks have."""
+    """Tables that only studies of racks have; limits for all."""
     parts: list[Block] = []
     for limit in study.entry.limits:
         table = limit_table(study, found, limit)
         if table.rows:
             parts += [Heading(f"How far {_words(limit)}"), text(_LIMIT), table]
-    rows = [row for case in study.cases for row in settling_rows(case, scores.timelines.get(case.name, {}))]
+    rows = [row for case in study.cases for row in settling_rows(case, scores.timelines.get(case.name))]
     if rows:
         header = ["case", "policy", "shift at [s]", "level before [us]", "peak [us]", "level after [us]"]
         parts += [Heading("Settling"), text(_SETTLING), Table([*header, "settled after [ms]"], rows)]
@@ -95,7 +95,10 @@ def limit_table(study: Study, found: Mapping[str, Any], limit: LimitEntry) -> Ta
     labels = dict.fromkeys(label for cases in axes.values() for case in cases for label in case.policies)
     rows: list[list[Inline]] = []
     limits = [_limit(found, cases, limit) for cases in axes.values()]
-    names = [f"{group} (at most {number(most)})" for group, most in zip(axes, limits, strict=True)]
+    names = [
+        group if math.isnan(most) else f"{group} (at most {number(most)})"
+        for group, most in zip(axes, limits, strict=True)
+    ]
     for label in labels:
         row: list[Inline] = [label]
         for cases, most in zip(axes.values(), limits, strict=True):
@@ -119,8 +122,10 @@ def shifts_s(case: Case) -> list[float]:
     return sorted({event.t_s for event in case.scenario.events})
 
 
-def settling_rows(case: Case, timelines: Mapping[str, Sequence[Timeline]]) -> list[list[Inline]]:
+def settling_rows(case: Case, timelines: Mapping[str, Sequence[Timeline]] | None) -> list[list[Inline]]:
     """A row for each shift of the timetable and policy."""
+    if not timelines:
+        return []
     events, horizon_s = shifts_s(case), case.scenario.episode.horizon_s
     rows: list[list[Inline]] = []
     for start_s, end_s in zip(events, [*events[1:], horizon_s], strict=False):

@@ -186,9 +186,9 @@ def _group(found: Mapping[str, Any], group: str, names: Sequence[str]) -> list[B
     played = [name for name in names if found["cases"][name]["policies"]]
     if not played:
         return []
-    blocks: list[Block] = [Heading(group), tables.group_table(found, played)]
-    gaps = tables.group_table(found, played, relative=True)
-    others = [tables.group_table(found, played, metric=name) for name in found["metrics"][1:]]
+    blocks: list[Block] = [Heading(group), tables.group_table(found, played, group=group)]
+    gaps = tables.group_table(found, played, relative=True, group=group)
+    others = [tables.group_table(found, played, metric=name, group=group) for name in found["metrics"][1:]]
     return blocks + [each for each in (gaps, *others) if any(set(row[1:]) - {"", "0"} for row in each.rows)]
 
 

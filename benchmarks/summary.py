@@ -25,6 +25,19 @@ RIVAL = "lsq"
 """What a learner must beat to be worth anything."""
 FLOOR = "cfcfs"
 """Of racks: one ideal queue."""
+RACK_MEANS = (
+    "tasks",
+    "latency_p50_us",
+    "latency_p99_us",
+    "latency_p999_us",
+    "slowdown_p99",
+    "migrations",
+    "steals",
+    "messages",
+    "imbalance_mean_us",
+    "busy_mean",
+)
+"""Of what a rack's summary holds the plain mean."""
 Estimate = dict[str, float]
 """value, low, high: JSON of statistics.Estimate."""
 
@@ -159,7 +172,10 @@ def _policy(study: Study, scores: Scores, case: str, label: str, rivals: Sequenc
     wanted = {quoted.metric for quoted in study.entry.quoted if (quoted.case, quoted.policy) == (case, label)}
     wanted |= {limit.metric for limit in study.entry.limits}
     metrics = dict.fromkeys([*study.entry.metrics, *sorted(wanted)])
-    means = {name: float(np.mean(scores.matrix(case, label, name))) for name in scores.metrics(case, label)}
+    kept = scores.metrics(case, label)
+    if study.world == RACK:
+        kept = [name for name in kept if name in RACK_MEANS]
+    means = {name: float(np.mean(scores.matrix(case, label, name))) for name in kept}
     return {
         "runs": own.shape[0],
         "seeds": own.shape[1],
