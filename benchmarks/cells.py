@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,22 @@ import numpy as np
 from steelyard import native
 from steelyard.agents import rules
 from steelyard.agents.rules import Contender, Member
-from steelyard.benchmarks import children, study_runs
-from steelyard.benchmarks.study import Case, Study, seeds_text
+from steelyard.benchmarks import children, rack_cells, study_runs
+from steelyard.benchmarks.study import Case, Study
+from steelyard.benchmarks.study_entry import LEARNING, seeds_text
 from steelyard.benchmarks.study_runs import Run
 from steelyard.benchmarks.sweep import Failure
-from steelyard.envs.scenario import Scenario
-from steelyard.trainers import evaluation, results, tune
+from steelyard.envs.rack_scenario import RackScenario
+from steelyard.envs.scenario_file import RACK
+from steelyard.envs.worlds import AnyScenario
+from steelyard.trainers import evaluation, malcolm_policy, results, tune
 from steelyard.trainers.evaluation import OnProgress, silent
 from steelyard.trainers.statistics import Array
 
 Columns = Mapping[str, Sequence[Any]]
 """Metric -> one value per evaluation seed."""
+Timeline = Mapping[str, Any]
+"""t_s and imbalance_us (T,), load_us of each group of servers: what rack_cells.py has kept."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,13 @@ class Cell:
     policy: str
     member: Member
     contender: Contender
-    scenario: Scenario
+    scenario: AnyScenario
     seeds: range
     convention: str
+    timeline_s: float = 0.0
+    """Racks: bins of loads over time; 0: none."""
+    learning: bool = False
+    """Racks: what was learned goes on learning."""
 
     @property
     def name(self) -> str:
@@ -61,7 +70,8 @@ class Cell:
     def inputs(self) -> dict[str, Any]:
         """Everything that its numbers depend on."""
         arrival = self.scenario.workload.arrival
-        trace = arrival.load_trace()
+        trace = None if arrival is None else arrival.load_trace()
+        rack = {"timeline_s": self.timeline_s, "learning": self.learning}
         return {
             "scenario": self.scenario.to_dict(),
             "trace": None if trace is None else [trace.mean_rate, trace.mean_service_s],
@@ -69,6 +79,7 @@ class Cell:
             "seeds": seeds_text(self.seeds),
             "convention": self.convention,
             "native": native_sha256(),
+            **(rack if isinstance(self.scenario, RackScenario) else {}),
         }
 
     def digest(self) -> str:
@@ -77,6 +88,9 @@ class Cell:
 
     def _policy(self) -> dict[str, Any]:
         source, rule = self.member.source, self.contender.tuned_rule
+        if isinstance(self.scenario, RackScenario):
+            path = Path(source)
+            return {"sha256": file_sha256(path)} if path.is_file() else rack_cells.inputs(source)
         if rule is not None:
             digest, places = tune.scenario_digest(self.scenario), rules.tuned_directories()
             stored = rules.stored_weights(self.scenario.name, rule, digest, self.convention, places)
@@ -91,6 +105,10 @@ class Scores:
     """What cells have found: columns by case, policy and training run."""
 
     columns: dict[str, dict[str, list[Columns]]]
+    tuned: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By case and policy: what tuning has found (racks)."""
+    timelines: dict[str, dict[str, list[Timeline]]] = field(default_factory=dict)
+    """By case, policy and training run: loads over time (racks)."""
 
     def policies(self, case: str) -> list[str]:
         """Policies with at least one cell, in the study's order."""
@@ -124,21 +142,28 @@ def cells_of(
         for label in case.policies:
             if label not in policies:
                 continue
-            contender = contender_of(study, label, runs)
+            contender = contender_of(study, case, label, runs)
+            learns = any(entry.name == label and entry.play == LEARNING for entry in study.entry.learners)
             for member in contender.members:
                 entry = study.entry
                 cells.append(
-                    Cell(case.name, label, member, contender, case.scenario, entry.seeds, entry.convention)
+                    Cell(
+                        *(case.name, label, member, contender, case.scenario),
+                        *(entry.seeds, entry.convention, entry.timeline_s, learns),
+                    )
                 )
     return cells
 
 
-def contender_of(study: Study, label: str, runs: Mapping[str, Sequence[Run]]) -> Contender:
-    """Who plays under a label."""
-    if label in runs:
-        done = [run for run in runs[label] if study_runs.is_finished(run)]
+def contender_of(study: Study, case: Case, label: str, runs: Mapping[str, Sequence[Run]]) -> Contender:
+    """Who plays a case under a label."""
+    if label in case.learners:
+        done = [run for run in runs[case.learners[label]] if study_runs.is_finished(run)]
         return Contender(label, tuple(Member(run.name, str(run.policy)) for run in done))
     source = study.sources[label]
+    if study.world == RACK:
+        path = malcolm_policy.find(source)
+        return Contender(label, (Member(label, str(path or source)),))
     if source in rules.rule_names():
         return Contender(label, (Member(label, source),))
     return rules.parse_policy(f"{label}={source}")
@@ -168,25 +193,39 @@ def evaluate(
 
 def stored(directory: Path, cell: Cell, digest: str) -> Columns | None:
     """The columns of a cell if its file is there and up to date."""
+    found = _stored(directory, cell, digest)
+    return None if found is None else found["columns"]
+
+
+def _stored(directory: Path, cell: Cell, digest: str) -> dict[str, Any] | None:
     try:
         found = json.loads((directory / cell.file).read_text("utf-8"))
-        return found["columns"] if found["digest"] == digest else None
+        return found if found["digest"] == digest and "columns" in found else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def scores(directory: Path, cells: Sequence[Cell]) -> Scores:
     """What all cells that are there and up to date have found."""
-    columns: dict[str, dict[str, list[Columns]]] = {}
+    result = Scores({})
     for cell in cells:
-        found = stored(directory, cell, cell.digest())
-        if found is not None:
-            columns.setdefault(cell.case, {}).setdefault(cell.policy, []).append(found)
-    return Scores(columns)
+        found = _stored(directory, cell, cell.digest())
+        if found is None:
+            continue
+        result.columns.setdefault(cell.case, {}).setdefault(cell.policy, []).append(found["columns"])
+        if "tuned" in found:
+            result.tuned.setdefault(cell.case, {})[cell.policy] = found["tuned"]["policy"]
+        if "timeline" in found:
+            result.timelines.setdefault(cell.case, {}).setdefault(cell.policy, []).append(found["timeline"])
+    return result
 
 
 def compute(cell: Cell) -> dict[str, Any]:
     """Columns of a cell, and the weights of a tuned rule. ValueError if the policy does not fit the case."""
+    if isinstance(cell.scenario, RackScenario):
+        drain = cell.convention == evaluation.UNCENSORED
+        more = (cell.timeline_s, cell.learning)
+        return rack_cells.compute(cell.scenario, cell.member, cell.seeds, drain, *more)
     rule = evaluation.member_rule(cell.scenario, cell.contender, cell.member, cell.convention, 1)
     config = cell.scenario.to_native()
     rows = [

@@ -79,7 +79,7 @@ class Study:
     ) -> list[Failure]:
         from steelyard.benchmarks import cells, sweep
 
-        named = {label for case in cases for label in case.policies} & set(policies)
+        named = {case.learners[label] for case in cases for label in policies if label in case.learners}
         wanted = [run for name, each in runs.items() if name in named for run in each]
         failures = []
         if wanted:

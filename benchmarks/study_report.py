@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.benchmarks import cells as cells_module
-from steelyard.benchmarks import study_runs, summary
+from steelyard.benchmarks import study_racks, study_runs, summary
 from steelyard.benchmarks import study_tables as tables
 from steelyard.benchmarks.cells import Cell, Scores
 from steelyard.benchmarks.page import (
@@ -24,9 +24,11 @@ from steelyard.benchmarks.page import (
     text,
     to_html,
 )
-from steelyard.benchmarks.study import LOCAL, Learner, Study, seeds_text
+from steelyard.benchmarks.study import Learner, Study
+from steelyard.benchmarks.study_entry import LOCAL, seeds_text
 from steelyard.benchmarks.study_runs import Run
 from steelyard.benchmarks.sweep import Failure
+from steelyard.envs.scenario_file import RACK
 from steelyard.trainers import plots, results
 from steelyard.trainers.report import learning_curve
 
@@ -42,14 +44,16 @@ def write(
     runs: Mapping[str, Sequence[Run]],
 ) -> Path:
     """Write all files; everything is rendered before the first byte is written. Path of the HTML."""
-    pictures = figures(study, scores, runs)
-    blocks = page(study, found, manifest, failures, pictures)
+    pictures = figures(study, found, scores, runs)
+    blocks = page(study, found, scores, manifest, failures, pictures)
     for picture in pictures:
         if not picture.html_only:
             results.write_file(option, directory / f"{picture.name}.png", picture.png)
     results.write_json(option, directory / "summary.json", found)
     results.write_json(option, directory / "manifest.json", manifest)
-    results.write_json(option, directory / "marl_eval.json", results.marl_eval(_rows(study, scores)))
+    metrics = study.entry.metrics if study.world == RACK else results.MARL_EVAL_METRICS
+    rows = _rows(study, scores, metrics)
+    results.write_json(option, directory / "marl_eval.json", results.marl_eval(rows, metrics))
     results.write_file(option, directory / "table.md", markdown(study.entry.title, blocks).encode())
     results.write_file(option, directory / "report.html", to_html(study.entry.title, blocks).encode())
     return directory / "report.html"
@@ -75,15 +79,19 @@ def manifest_of(
         },
         "policies": {
             **{label: _policy(source) for label, source in study.sources.items()},
-            **{label: {"learner": label} for label in runs},
+            **{entry.name: {"learner": entry.name} for entry in study.entry.learners},
         },
         "learners": {learner.name: _learner(learner, runs[learner.name]) for learner in study.learners},
         "cells": {cell.file: cell.digest() for cell in cells},
     }
 
 
-def figures(study: Study, scores: Scores, runs: Mapping[str, Sequence[Run]]) -> list[Picture]:
-    """Profiles, probability of improvement and learning curves."""
+def figures(
+    study: Study, summary_of: Mapping[str, Any], scores: Scores, runs: Mapping[str, Sequence[Run]]
+) -> list[Picture]:
+    """Profiles, probability of improvement and learning curves; of racks: metrics against axes, loads."""
+    if study.world == RACK:
+        return study_racks.pictures(study, summary_of, scores)
     found = []
     everyone = summary.profiles(study, scores)
     if everyone:
@@ -121,17 +129,18 @@ def mean_curve(runs: Sequence[Run]) -> plots.LearningCurve | None:
 def page(
     study: Study,
     found: Mapping[str, Any],
+    scores: Scores,
     manifest: Mapping[str, Any],
     failures: Sequence[Failure],
     pictures: Sequence[Picture],
 ) -> list[Block]:
     """The report, block by block."""
-    entry = study.entry
+    entry, met = study.entry, "tasks" if study.world == RACK else "flows"
     blocks: list[Block] = [text(paragraph) for paragraph in paragraphs(entry.description)]
     blocks += [
         Code(manifest["command"]),
         text(
-            f"Evaluation seeds {seeds_text(entry.seeds)}, {entry.convention}; all meet the same flows. "
+            f"Evaluation seeds {seeds_text(entry.seeds)}, {entry.convention}; all meet the same {met}. "
             "Values are interquartile means with 95 % stratified bootstrap intervals over training runs and "
             "evaluation seeds; a gap is the ratio of interquartile means to another policy, minus 1, from "
             "paired draws; P(better) is the probability that an episode is better than one of the other."
@@ -139,6 +148,7 @@ def page(
     ]
     for group, names in _groups(study):
         blocks += _group(found, group, names) if group else _single(found, names[0])
+    blocks += study_racks.blocks(study, found, scores)
     if found["overall"]:
         blocks += [Heading("All cases"), tables.overall_table(found)]
     if entry.quoted:
@@ -176,9 +186,9 @@ def _group(found: Mapping[str, Any], group: str, names: Sequence[str]) -> list[B
     played = [name for name in names if found["cases"][name]["policies"]]
     if not played:
         return []
-    blocks: list[Block] = [Heading(group), tables.group_table(found, played)]
-    gaps = tables.group_table(found, played, relative=True)
-    others = [tables.group_table(found, played, metric=name) for name in found["metrics"][1:]]
+    blocks: list[Block] = [Heading(group), tables.group_table(found, played, group=group)]
+    gaps = tables.group_table(found, played, relative=True, group=group)
+    others = [tables.group_table(found, played, metric=name, group=group) for name in found["metrics"][1:]]
     return blocks + [each for each in (gaps, *others) if any(set(row[1:]) - {"", "0"} for row in each.rows)]
 
 
@@ -205,7 +215,7 @@ def _training(study: Study, manifest: Mapping[str, Any]) -> list[Block]:
         rows.append(
             [
                 *(
-                    entry.name,
+                    learner.name,
                     algorithm,
                     held["source"],
                     str(entry.episodes),
@@ -230,7 +240,7 @@ def _learner(learner: Learner, runs: Sequence[Run]) -> dict[str, Any]:
         "algo": entry.algo,
         "engine": entry.engine,
         "source": learner.source,
-        "set": list(entry.train_set),
+        "set": list(learner.overrides),
         "episodes": entry.episodes,
         "seeds": {"first": entry.seeds.start, "end": entry.seeds.stop},
         "note": entry.note,
@@ -253,11 +263,11 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _rows(study: Study, scores: Scores) -> list[dict[str, Any]]:
-    """A row for each case, policy, training run and seed, with the metrics that marl-eval is given."""
+def _rows(study: Study, scores: Scores, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each case, policy, training run and seed, with these metrics."""
     return [
         {"scenario": case, "contender": policy, "run": run}
-        | {metric: columns[metric][index] for metric in results.MARL_EVAL_METRICS}
+        | {metric: columns[metric][index] for metric in metrics}
         for case, policies in scores.columns.items()
         for policy, runs in policies.items()
         for run, columns in enumerate(runs)

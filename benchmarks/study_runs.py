@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.agents.rules import POLICY_FILE, file_stem
-from steelyard.benchmarks.study import LOCAL, Learner
+from steelyard.benchmarks.study import Learner
+from steelyard.benchmarks.study_entry import LOCAL
 from steelyard.envs.errors import UserError, shown
+from steelyard.envs.rack_scenario import RackScenario
 from steelyard.envs.scenario import Scenario
+from steelyard.envs.worlds import scenario_from_dict
+from steelyard.trainers import malcolm_policy
 
 CONFIG, BUDGET = "config.json", "budget.json"
 BUDGET_KEYS = ("env_steps", "cpu_s", "wall_s", "bytes_exchanged", "episodes")
@@ -40,7 +44,8 @@ class Run:
 
     @property
     def policy(self) -> Path:
-        return self.directory / POLICY_FILE
+        racks = isinstance(self.learner.scenario, RackScenario)
+        return self.directory / (malcolm_policy.FILE if racks else POLICY_FILE)
 
     @property
     def log(self) -> Path:
@@ -54,7 +59,7 @@ class Run:
         if entry.engine != LOCAL:
             words += ["--engine", entry.engine]
         words += ["--run", str(self.directory), "--episodes", str(entry.episodes), "--seed", str(self.seed)]
-        for text in entry.train_set:
+        for text in self.learner.overrides:
             words += ["--set", text]
         words += ["--threads", "1", "--quiet"]
         return [*words, "--resume"] if resume else words
@@ -94,7 +99,7 @@ def decisive_tree(table: Any) -> Any:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if held != default and not (isinstance(table, Scenario) and field.name == "scenario"):
+        if held != default and not (isinstance(table, (Scenario, RackScenario)) and field.name == "scenario"):
             tree[field.name] = decisive_tree(held)
     return tree
 
@@ -186,7 +191,7 @@ def _differences(run: Run, found: dict[str, Any]) -> Iterator[tuple[str, Any, An
             yield f"hyper.{name}", hyper[name], value
     if isinstance(found.get("scenario"), dict):
         try:  # through the reader: a key that the format has gained since then counts as its default
-            here = decisive_tree(Scenario.from_dict(found["scenario"]))
+            here = decisive_tree(scenario_from_dict(found["scenario"]))
         except ValueError as error:
             raise UserError(f"{run.directory / CONFIG}: {error}") from None
         yield from _tree_differences(here, decisive_tree(run.learner.scenario), "scenario")

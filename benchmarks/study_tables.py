@@ -38,7 +38,11 @@ def case_table(found: Mapping[str, Any], case: str) -> Table:
 
 
 def group_table(
-    found: Mapping[str, Any], names: Sequence[str], metric: str = "", relative: bool = False
+    found: Mapping[str, Any],
+    names: Sequence[str],
+    metric: str = "",
+    relative: bool = False,
+    group: str = "",
 ) -> Table:
     """Policies x cases: a metric (without one that which ranks), or its gap to the reference in per cent."""
     metric, reference = metric or found["metrics"][0], found["reference"]
@@ -56,7 +60,8 @@ def group_table(
             else:
                 row.append(estimate(policy["metrics"][metric]["iqm"]))
         rows.append(row)
-    return Table([f"vs {reference} [%]" if relative else metric, *names], rows)
+    shown = [name.removeprefix(f"{group}, ") for name in names]
+    return Table([f"vs {reference} [%]" if relative else metric, *shown], rows)
 
 
 def overall_table(found: Mapping[str, Any]) -> Table:

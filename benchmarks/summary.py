@@ -15,6 +15,7 @@ import numpy as np
 
 from steelyard.benchmarks.cells import Scores
 from steelyard.benchmarks.study import Study
+from steelyard.envs.scenario_file import RACK
 from steelyard.trainers import statistics as st
 from steelyard.trainers.comparison import REFERENCES, Overall, thresholds
 
@@ -22,6 +23,21 @@ HIGHER_IS_BETTER = ("jain_mean",)
 ORACLE = "oracle"
 RIVAL = "lsq"
 """What a learner must beat to be worth anything."""
+FLOOR = "cfcfs"
+"""Of racks: one ideal queue."""
+RACK_MEANS = (
+    "tasks",
+    "latency_p50_us",
+    "latency_p99_us",
+    "latency_p999_us",
+    "slowdown_p99",
+    "migrations",
+    "steals",
+    "messages",
+    "imbalance_mean_us",
+    "busy_mean",
+)
+"""Of what a rack's summary holds the plain mean."""
 Estimate = dict[str, float]
 """value, low, high: JSON of statistics.Estimate."""
 
@@ -141,7 +157,8 @@ def improvement_matrix(study: Study, scores: Scores) -> tuple[list[str], st.Arra
 
 def _case(study: Study, scores: Scores, case: str) -> dict[str, Any]:
     present = scores.policies(case)
-    rivals = [name for name in dict.fromkeys((study.entry.reference, *REFERENCES)) if name in present]
+    others = (FLOOR,) if study.world == RACK else REFERENCES
+    rivals = [name for name in dict.fromkeys((study.entry.reference, *others)) if name in present]
     return {
         "group": study.case(case).group,
         "missing": [label for label in study.case(case).policies if label not in present],
@@ -153,8 +170,12 @@ def _policy(study: Study, scores: Scores, case: str, label: str, rivals: Sequenc
     first = study.entry.metrics[0]
     own = scores.matrix(case, label, first)
     wanted = {quoted.metric for quoted in study.entry.quoted if (quoted.case, quoted.policy) == (case, label)}
+    wanted |= {limit.metric for limit in study.entry.limits}
     metrics = dict.fromkeys([*study.entry.metrics, *sorted(wanted)])
-    means = {name: float(np.mean(scores.matrix(case, label, name))) for name in scores.metrics(case, label)}
+    kept = scores.metrics(case, label)
+    if study.world == RACK:
+        kept = [name for name in kept if name in RACK_MEANS]
+    means = {name: float(np.mean(scores.matrix(case, label, name))) for name in kept}
     return {
         "runs": own.shape[0],
         "seeds": own.shape[1],
@@ -184,7 +205,7 @@ def _gap(metric: str, own: st.Array, other: st.Array) -> Gap:
     return Gap(
         difference=asdict(st.bootstrap(st.difference, [own], [other])),
         relative=asdict(relative),
-        improvement=asdict(st.bootstrap(st.probability_of_improvement, better, than, replicates=1000)),
+        improvement=asdict(st.bootstrap(st.probability_of_improvement, better, than, replicates=500)),
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 from zero_policy import policy_blob
 
 from steelyard.benchmarks import cells, study_report, study_runs
-from steelyard.benchmarks.study import load_study, study_keys, study_names
+from steelyard.benchmarks.study import load_study, study_names
+from steelyard.benchmarks.study_entry import study_keys
 from steelyard.envs.errors import UserError
 
 SMALL = {
@@ -139,7 +140,7 @@ BAD = {
     "case twice": ({"more": table("cases", CASE)}, "cases: 'cluster-a-cpu' is given twice"),
     "wrong pool": (
         {"more": table("cases", {"scenario": '"moderate-2x7"'})},
-        "cases.1: mine is trained for 8 servers, moderate-2x7 has 7",
+        "case moderate-2x7: mine is trained for 8 servers, moderate-2x7 has 7",
     ),
     "no TOML": ({"more": "["}, "study "),
 }

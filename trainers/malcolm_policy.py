@@ -16,7 +16,7 @@ from steelyard.agents.malcolm_file import FILE, find
 from steelyard.agents.rules import POLICY_FILE
 from steelyard.envs.errors import UserError
 
-__all__ = ["FILE", "encode", "exported_rule", "fields_of", "find", "find_exported", "frozen_rule"]
+__all__ = ["FILE", "encode", "exported_rule", "fields_of", "find", "find_exported", "rule"]
 
 
 def fields_of(config: Any) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def encode(config: Any, parameters: NDArray[np.float32]) -> bytes:
     return stream.getvalue()
 
 
-def frozen_rule(path: Path) -> Any:
-    """native.RackRule that plays the file and learns no more. UserError if it is damaged."""
+def rule(path: Path, frozen: bool = True) -> Any:
+    """native.RackRule that plays the file; frozen: and learns no more. UserError if it is damaged."""
     try:
         learned = malcolm_file.read(path)
     except ValueError as error:
         raise UserError(str(error)) from error
-    return native.malcolm_rule(learned.config, frozen=True, parameters=learned.parameters)
+    return native.malcolm_rule(learned.config, frozen=frozen, parameters=learned.parameters)
 
 
 def find_exported(source: str | Path) -> Path | None:

@@ -47,12 +47,15 @@ def parse_policy(text: str) -> Contender:
     return Contender(label, (Member(label, source),))
 
 
-def member_rule(scenario: RackScenario, member: Member, config: Any) -> Any:
-    """native.RackRule that runs a member on a rack, checked. UserError if it does not fit."""
+def member_rule(scenario: RackScenario, member: Member, config: Any, *, learning: bool = False) -> Any:
+    """native.RackRule that runs a member on a rack, checked. UserError if it does not fit.
+
+    learning: what was learned goes on learning, in each episode from there.
+    """
     learned = malcolm_policy.find(member.source)
     exported = None if learned else malcolm_policy.find_exported(member.source)
     if learned:
-        rule = malcolm_policy.frozen_rule(learned)
+        rule = malcolm_policy.rule(learned, not learning)
     elif exported:
         rule = malcolm_policy.exported_rule(exported)
     else:

@@ -114,6 +114,23 @@ ShapePlan provision(const std::vector<int>& group_of, std::span<const double> me
   return plan;
 }
 
+ShapePlan without_hybrids(const ShapePlan& plan, std::span<const double> capacities) {
+  ShapePlan whole = plan;
+  bool hybrids = false;
+  for (size_t j = 0; j < capacities.size(); ++j) {
+    size_t most = 0, hosted = 0;
+    for (size_t g = 0; g < plan.cores.size(); ++g) {
+      hosted += plan.cores[g][j] > 0 ? 1 : 0;
+      if (plan.cores[g][j] > plan.cores[most][j]) most = g;
+    }
+    hybrids = hybrids || hosted > 1;
+    for (size_t g = 0; g < plan.cores.size(); ++g) whole.cores[g][j] = g == most ? capacities[j] : 0.0;
+  }
+  for (const std::vector<double>& cores : whole.cores)
+    hybrids = hybrids && std::accumulate(cores.begin(), cores.end(), 0.0) > 0;
+  return hybrids ? whole : ShapePlan{};
+}
+
 Shaper::Shaper(const RackShaping& config, ShapePlan plan, std::span<const double> means_s,
                std::span<const double> ratios, std::span<const double> capacities)
     : config_(config),

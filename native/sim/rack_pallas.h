@@ -41,6 +41,10 @@ std::vector<int> group_types(std::span<const double> means_s, std::span<const do
 ShapePlan provision(const std::vector<int>& group_of, std::span<const double> means_s,
                     std::span<const double> ratios, std::span<const double> capacities);
 
+// The same with every hybrid given to the group that has most of it; no groups when there is no hybrid, or
+// when a group would have no server. For groups whose few cores on a hybrid are lost to shorter ones.
+ShapePlan without_hybrids(const ShapePlan& plan, std::span<const double> capacities);
+
 // The switch at work under one plan.
 class Shaper {
  public:

@@ -12,6 +12,13 @@ namespace {
 
 constexpr uint64_t kPlanningSeed = 0x70616c6c6173;  // candidates meet the same tasks, whatever the episode
 constexpr double kOneGroup = 1e12;
+constexpr double kStarving = 2.0;  // times the p99 that a type has when nothing is shaped
+
+bool starves(const RackStats& stats, const std::vector<double>& together_us) {
+  for (size_t t = 0; t < together_us.size(); ++t)
+    if (stats.by_type[t].quantile_us[2] > kStarving * together_us[t]) return true;
+  return false;
+}
 
 }  // namespace
 
@@ -21,7 +28,8 @@ std::vector<double> RackWorld::capacities() const {
   return all;
 }
 
-// Of the plans for 1, 2, ... groups the one with the lowest p99 in a simulation of its own.
+// Of the plans for 1, 2, ... groups, with and without hybrids, the one with the lowest p99 in a simulation of
+// its own. The tail of all tasks does not see a rare type that starves: hence `starves`.
 ShapePlan RackWorld::best_plan(const std::vector<double>& means_s, const std::vector<double>& ratios) const {
   auto trial = std::make_shared<RackConfig>(*config_);
   trial->events.clear();
@@ -36,19 +44,28 @@ ShapePlan RackWorld::best_plan(const std::vector<double>& means_s, const std::ve
   rule.shaping.adapt = rule.shaping.clone = false;
   ShapePlan best;
   double lowest = 0;
+  std::vector<double> together_us;  // p99 of each type when all are one group
   std::vector<std::vector<int>> tried;
   for (size_t k = 1; k <= means_s.size(); ++k) {
     const std::vector<int> groups = group_types(means_s, ratios, static_cast<int>(k));
     if (std::find(tried.begin(), tried.end(), groups) != tried.end()) continue;
     tried.push_back(groups);
-    rule.shaping.plan = provision(groups, means_s, ratios, capacities());
-    RackWorld world(trial, rule, kPlanningSeed);
-    world.drain();
-    const LatencyStats stats = world.stats().all;
-    const double p99 = rule.shaping.by_slowdown ? stats.slowdown[2] : stats.quantile_us[2];
-    if (tried.size() > 1 && !(p99 < lowest)) continue;
-    lowest = p99;
-    best = *rule.shaping.plan;
+    const ShapePlan exact = provision(groups, means_s, ratios, capacities());
+    for (const ShapePlan& plan : {exact, without_hybrids(exact, capacities())}) {
+      if (plan.num_groups() == 0) continue;
+      rule.shaping.plan = plan;
+      RackWorld world(trial, rule, kPlanningSeed);
+      world.drain();
+      const RackStats stats = world.stats();
+      const double p99 = rule.shaping.by_slowdown ? stats.all.slowdown[2] : stats.all.quantile_us[2];
+      if (together_us.empty()) {
+        for (const LatencyStats& type : stats.by_type) together_us.push_back(type.quantile_us[2]);
+      } else if (!(p99 < lowest) || starves(stats, together_us)) {
+        continue;
+      }
+      lowest = p99;
+      best = plan;
+    }
   }
   return best;
 }

@@ -87,6 +87,17 @@ TEST(Pallas, ProvisionsByDemand) {
   EXPECT_LE(hybrids, 2);
 }
 
+TEST(Pallas, AHybridMayGoToTheGroupThatHasMostOfIt) {
+  const Doubles capacities{10, 10, 10};
+  const ShapePlan plan{{0, 1}, {{7.9, 0, 0}, {2.1, 10, 10}}};
+  const ShapePlan whole = without_hybrids(plan, capacities);
+  EXPECT_EQ(whole.group_of, plan.group_of);
+  EXPECT_EQ(whole.cores, (std::vector<Doubles>{{10, 0, 0}, {0, 10, 10}}));
+  const ShapePlan small{{0, 1}, {{1.4, 0, 0}, {8.6, 10, 10}}};
+  EXPECT_EQ(without_hybrids(small, capacities).num_groups(), 0);  // no server would be left for group 0
+  EXPECT_EQ(without_hybrids(whole, capacities).num_groups(), 0);  // there is none
+}
+
 TEST(Pallas, DispatchesInProportionToCores) {
   const Doubles means{10, 100}, ratios{1, 1}, capacities{10, 10, 10};
   Shaper shaper({}, {{0, 1}, {{2.5, 0, 0}, {7.5, 10, 10}}}, means, ratios, capacities);
