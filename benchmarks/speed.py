@@ -65,6 +65,7 @@ def measure(repeats: int, say: Callable[[str], None] = lambda text: None) -> lis
         ("inference", lambda: [native_inference(scenario.num_servers, repeats)]),
         ("eager PyTorch", lambda: torch_inference(scenario.num_servers, repeats)),
         ("kernels of the rack game", lambda: malcolm_kernels(repeats)),
+        ("shared memory", lambda: shared_memory(repeats)),
     ):
         say(title)
         out += parts()
@@ -183,6 +184,13 @@ def malcolm_kernels(repeats: int) -> list[Measurement]:
     from steelyard.benchmarks import malcolm_speed
 
     return malcolm_speed.measure(repeats)
+
+
+def shared_memory(repeats: int) -> list[Measurement]:
+    """One reading of what a dataplane publishes."""
+    from steelyard.benchmarks import shm_speed
+
+    return shm_speed.measure(repeats)
 
 
 def policy_spec(servers: int) -> dict[str, Any]:

@@ -48,8 +48,12 @@ def measure(exact: PolicyFile | RackFile, rounded: PolicyFile | RackFile) -> Rou
     pairs = list(zip(exact.matrices, rounded.matrices, strict=True))
     differences = np.concatenate([np.abs(a - b).ravel() for a, b in pairs]).astype(np.float64)
     weights = np.concatenate([np.abs(a).ravel() for a, _ in pairs]).astype(np.float64)
-    on_rack = isinstance(exact, RackFile)
-    found = (_on_rack if on_rack else _on_cluster)(exact, rounded)  # type: ignore[operator]
+    if isinstance(exact, RackFile) and isinstance(rounded, RackFile):
+        found = _on_rack(exact, rounded)
+    else:
+        assert isinstance(exact, PolicyFile)
+        assert isinstance(rounded, PolicyFile)
+        found = _on_cluster(exact, rounded)
     mean = float(differences.mean())
     return RoundingError(float(differences.max()), mean, mean / max(float(weights.mean()), 1e-30), *found)
 

@@ -128,7 +128,9 @@ def test_waits_for_the_dataplane_and_for_its_successors(policy, caplog):
             Path(path).unlink()
             controller.step()
         assert controller.links[0].connections == 3
-        assert [r.message for r in caplog.records].count(f"{path}: cannot open: No such file or directory") == 4
+        assert [r.message for r in caplog.records].count(
+            f"{path}: cannot open: No such file or directory"
+        ) == 4
 
 
 def test_a_pool_of_another_size(policy):
@@ -257,7 +259,8 @@ def test_kill_and_terminate(policy):
 def test_needs_no_torch(policy):
     code = (
         "import sys\nfrom steelyard.trainers.cli import main\n"
-        f"assert main(['agent', '--pool', '/dev/shm/none', '--policy', {policy!r}, '--duration', '0.1']) == 0\n"
+        f"line = ['agent', '--pool', '/dev/shm/none', '--policy', {policy!r}, '--duration', '0.1']\n"
+        "assert main(line) == 0\n"
         "assert not {'torch', 'torchrl', 'ray', 'scipy', 'pandas'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,36 @@ def test_interval_covers_the_mean():
     assert (
         abs(covered - 0.94) < 4 * (0.94 * 0.06 / trials) ** 0.5
     )  # the percentile bootstrap falls a little short
+
+
+def test_weights_in_bfloat16_and_what_they_change(tmp_path):
+    """Half the bytes of the matrices, each number within half a step of 8 bits, the rest as it was."""
+    run = write_run(tmp_path / "run")
+    export(run, tmp_path / "out", weights="bf16")
+    exact, rounded = policy_file.read(run), policy_file.read(tmp_path / "out")
+    for before, after in zip(exact.matrices, rounded.matrices, strict=True):
+        assert (np.abs(after - before) <= 2.0**-8 * np.abs(before)).all()
+    count = sum(matrix.size for matrix in exact.matrices)
+    assert len(exact.blob) - len(rounded.blob) == 2 * count
+    layers = zip(exact.spec["actors"][1]["layers"], rounded.spec["actors"][1]["layers"], strict=True)
+    for before, after in layers:
+        for key in before:
+            if "bias" in key:
+                assert before[key].tobytes() == after[key].tobytes()
+    again = native.encode_policy(rounded.spec)
+    assert again == rounded.blob
+    card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
+    assert "| weights | bfloat16 |" in card
+    assert re.search(r"\| decisions that change \| [0-9.e-]+ % \|", card)
+    assert "observations recorded on moderate-2x7" in card
+
+
+def test_weights_beyond_bfloat16_are_refused(capsys, tmp_path):
+    spec = native.decode_policy(policy_blob())
+    spec["actors"][0]["layers"][0]["weight"][0, 0] = np.finfo(np.float32).max
+    (tmp_path / "policy.bin").write_bytes(native.encode_policy(spec))
+    line = refused(capsys, "export", tmp_path / "policy.bin", "--weights", "bf16", "--out", tmp_path / "out")
+    assert "layers[0].weight holds 3.40282347e+38, which is beyond the range of bfloat16" in line
 
 
 def test_export_needs_no_torch(tmp_path):

@@ -1,5 +1,6 @@
 """The shared memory between dataplane and agent, from Python: views, snapshots, and both sides killed."""
 
+import functools
 import itertools
 import os
 import random
@@ -31,7 +32,9 @@ def test_a_snapshot_is_what_the_dataplane_measured():
         servers = snapshot.servers
         assert servers["flows_opened"].sum() == servers["packets"].sum() == 1500
         assert servers["bytes"].sum() == 150_000
-        np.testing.assert_array_equal(servers["n_flow_on"], servers["flows_opened"] - servers["flows_completed"])
+        np.testing.assert_array_equal(
+            servers["n_flow_on"], servers["flows_opened"] - servers["flows_completed"]
+        )
         np.testing.assert_array_equal(servers["n_flow_on"], snapshot.observation()[: 8 * 11 : 11])
         samples = snapshot.samples("fct", 3)
         assert len(samples) == min(128, len(samples)) > 0
@@ -173,7 +176,7 @@ def test_killed_dataplanes_leave_whole_publications():
                 if reader is None:
                     until(lambda: native.ShmReader(path).latest > 0 if Path(path).exists() else False)
                     reader = native.ShmReader(path)
-                until(lambda g=generation: (s := reader.snapshot()) is not None and s.writer_generation == g)
+                until(functools.partial(is_of, reader, generation))
                 reads = rng.randrange(1, 400)
                 for _ in range(reads):
                     last = check_whole(reader.snapshot(tries=10**6), last)
@@ -183,6 +186,12 @@ def test_killed_dataplanes_leave_whole_publications():
         with pytest.raises(ValueError, match="stale: its dataplane"):
             native.ShmReader(path)
         assert Path(path).stat().st_mode & 0o7777 == 0o600
+
+
+def is_of(reader: native.ShmReader, generation: int) -> bool:
+    """Whether this dataplane has published."""
+    snapshot = reader.snapshot()
+    return snapshot is not None and snapshot.writer_generation == generation
 
 
 def check_whole(snapshot: native.ShmSnapshot, last: int) -> int:
@@ -212,7 +221,7 @@ def test_killed_agents_leave_whole_actions_and_need_no_catching_up():
             seen = []
             with child(lambda: act_for_ever(path)):
                 until(lambda: dataplane.agent_lives)
-                until(lambda: dataplane.poll(now_ns())[1] > last)  # the first action of the new agent counts
+                until(lambda before=last: dataplane.poll(now_ns())[1] > before)  # its first action counts
                 for _ in range(rng.randrange(1, 2000)):
                     status, generation, _ = dataplane.poll(now_ns())
                     if status.startswith("torn"):

@@ -13,8 +13,8 @@ class Agent:
     """Run a policy for a dataplane, over shared memory.
 
     Every period it takes what the dataplane has measured, decides, and writes weights back. It waits for a
-    dataplane that is not there (yet, or any more), goes on when there is one again, and tells it to go on alone
-    when it is stopped (SIGTERM, SIGINT). One line of metrics every report. Example:
+    dataplane that is not there (yet, or any more), goes on when there is one again, and tells it to go on
+    alone when it is stopped (SIGTERM, SIGINT). One line of metrics every report. Example:
     steelyard agent --pool /dev/shm/steelyard/web --policy runs/first
     """
 

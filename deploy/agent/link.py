@@ -18,7 +18,7 @@ class Link:
         """max_age_s: a state that is older says that its dataplane does not run."""
         self.path = path
         self.restarted = False
-        """Whether the last state is the first of its dataplane: what the agent remembers is of another one."""
+        """Whether the last state is the first of its dataplane: the agent remembers another one."""
         self.connections = 0
         self._num_servers = num_servers
         self._max_age_ns = round(max_age_s * 1e9)

@@ -91,8 +91,8 @@ class Controller:
         self._central = policy.central_agents > 0
         if self._central and (options.index != 0 or len(options.pools) != policy.central_agents):
             raise UserError(
-                f"--pool: the policy decides for {policy.central_agents} load balancers at once; name so many "
-                "pools, without --index"
+                f"--pool: the policy decides for {policy.central_agents} load balancers at once; name so "
+                "many pools, without --index"
             )
         max_age_s = _MAX_PERIODS * options.period_s
         self.links = [Link(pool, policy.num_servers, max_age_s) for pool in options.pools]
@@ -149,7 +149,9 @@ class Controller:
                 link.act(action)
                 self.counts.steps += 1
 
-    def _infer(self, policy: native.Policy, agent: int, obs: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    def _infer(
+        self, policy: native.Policy, agent: int, obs: NDArray[np.float32]
+    ) -> NDArray[np.float32] | None:
         try:
             return policy.infer(agent, obs)
         except ValueError as error:
@@ -160,7 +162,7 @@ class Controller:
 
 
 def load_policy(source: str, num_balancers: int) -> native.Policy:
-    """The policy of a run directory, blob or shared object, for so many balancers. UserError if it is none."""
+    """The policy of a run directory, blob or .so, for so many balancers; UserError if it is none."""
     path = Path(source)
     path = path / POLICY_FILE if path.is_dir() else path
     try:

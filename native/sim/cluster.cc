@@ -130,17 +130,17 @@ inline bool ClusterWorld::is_next(TimeNs at) const {
 
 inline void ClusterWorld::close(uint32_t slot) {
   Flow& flow = flows_[slot];
+  if (tap_.log != nullptr) [[unlikely]]
+    tell_close(flow);
   balancers_[flow.balancer].close(flow.hash, flow.completed, now_);
-  if (core::BalancerLog* log = log_of(flow.balancer)) [[unlikely]]
-    log->on_close(flow.hash, flow.completed, now_);
   flow.epoch = (flow.epoch + 1) & kEpochMask;
   free_slots_.push_back(slot);
 }
 
 inline void ClusterWorld::first_ack(const Flow& flow) {
+  if (tap_.log != nullptr) [[unlikely]]
+    tell_ack(flow);
   balancers_[flow.balancer].first_ack(flow.hash, now_);
-  if (core::BalancerLog* log = log_of(flow.balancer)) [[unlikely]]
-    log->on_first_ack(flow.hash, now_);
 }
 
 inline void ClusterWorld::complete(uint32_t slot) {
@@ -255,8 +255,8 @@ inline void ClusterWorld::arrive() {
   const ServerId chosen =
       plain ? balancer.choose(hash, now_, in_system_.data()) : choose_with_host(i, hash, {id, row});
   const ServerId server = chosen == core::kNoServer ? chosen : balancer.open(hash, chosen, now_);
-  if (core::BalancerLog* log = log_of(i)) [[unlikely]]
-    log->on_open(hash, server, now_);
+  if (tap_.log != nullptr) [[unlikely]]
+    tell_open(i, hash, server);
   digest_ = core::mix64(digest_ ^ (id * core::kGolden + static_cast<uint64_t>(server + 1)));
   if (server == core::kNoServer) return metrics_.flow_rejected(now_, now_, config_->reject_sojourn_s);
   const Delays delay = delays(2 * id);

@@ -155,6 +155,10 @@ class ClusterWorld {
   };
 
   core::BalancerLog* log_of(int balancer) const { return balancer == tap_.balancer ? tap_.log : nullptr; }
+  // Apart, so that the path of every flow only asks whether anybody listens.
+  [[gnu::cold, gnu::noinline]] void tell_open(int balancer, uint64_t hash, core::ServerId server);
+  [[gnu::cold, gnu::noinline]] void tell_ack(const Flow& flow);
+  [[gnu::cold, gnu::noinline]] void tell_close(const Flow& flow);
   void restart_balancer(int balancer);
   void take_action(int balancer, const float* action);
   void apply_action(int balancer);

@@ -97,4 +97,16 @@ void ClusterWorld::restart_balancer(int balancer) {
   if (core::BalancerLog* log = log_of(balancer)) log->on_restart(stream);
 }
 
+void ClusterWorld::tell_open(int balancer, uint64_t hash, core::ServerId server) {
+  if (core::BalancerLog* log = log_of(balancer)) log->on_open(hash, server, now_);
+}
+
+void ClusterWorld::tell_ack(const Flow& flow) {
+  if (core::BalancerLog* log = log_of(flow.balancer)) log->on_first_ack(flow.hash, now_);
+}
+
+void ClusterWorld::tell_close(const Flow& flow) {
+  if (core::BalancerLog* log = log_of(flow.balancer)) log->on_close(flow.hash, flow.completed, now_);
+}
+
 }  // namespace steelyard::sim
