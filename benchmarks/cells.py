@@ -73,7 +73,7 @@ class Cell:
         trace = None if arrival is None else arrival.load_trace()
         rack = {"timeline_s": self.timeline_s, "learning": self.learning}
         return {
-            "scenario": self.scenario.to_dict(),
+            "scenario": _tree(self.scenario),
             "trace": None if trace is None else [trace.mean_rate, trace.mean_service_s],
             "policy": self._policy(),
             "seeds": seeds_text(self.seeds),
@@ -242,6 +242,11 @@ def compute(cell: Cell) -> dict[str, Any]:
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _tree(scenario: AnyScenario) -> dict[str, Any]:
+    return scenario.to_dict()
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4
 _SHOWN = 5.0  # a panel ends at so many times its least value: beyond, a policy has lost
+_SHOWN_OVER_TIME = 12.0  # the same of the least peak
 _LEARNED = ("black", "dimgray", "silver")
 
 
@@ -68,7 +69,7 @@ def loads_over_time(timelines: Mapping[str, Mapping[str, Any]], events: Sequence
         tops.append(max(max(loads) for loads in timeline["load_us"].values()))
         _decorate(axes, label, events)
     for axes in grid[: len(tops)]:
-        axes.set_ylim(0, min(max(tops), 3 * float(np.median(tops))))
+        axes.set_ylim(0, min(1.05 * max(tops), _SHOWN_OVER_TIME * min(tops)))
     grid[0].set_ylabel("load [us]")
     _legend_below(figure, {name: _style(index) for index, name in enumerate(kinds)})
     return figure
@@ -86,7 +87,7 @@ def imbalance_over_time(
         grid[0].plot(runs[0]["t_s"], series, **(styles[label] | {"linewidth": 0.9}))
         tops.append(float(series.max()))
     _decorate(grid[0], "", events)
-    grid[0].set_ylim(0, min(max(tops), 3 * float(np.median(tops))))
+    grid[0].set_ylim(0, min(1.05 * max(tops), _SHOWN_OVER_TIME * min(tops)))
     grid[0].set_ylabel("imbalance [us]")
     _legend_below(figure, styles)
     return figure

@@ -23,6 +23,8 @@ HIGHER_IS_BETTER = ("jain_mean",)
 ORACLE = "oracle"
 RIVAL = "lsq"
 """What a learner must beat to be worth anything."""
+REPLICATES, RACK_REPLICATES = 2000, 500
+"""Of the bootstrap; a study of racks has hundreds of cells."""
 FLOOR = "cfcfs"
 """Of racks: one ideal queue."""
 RACK_MEANS = (
@@ -65,7 +67,7 @@ def summarise(study: Study, scores: Scores) -> dict[str, Any]:
         "reference": study.entry.reference,
         "metrics": list(study.entry.metrics),
         "cases": cases,
-        "overall": overall(study, scores),
+        "overall": {} if study.world == RACK else overall(study, scores),
     }
 
 
@@ -168,6 +170,7 @@ def _case(study: Study, scores: Scores, case: str) -> dict[str, Any]:
 
 def _policy(study: Study, scores: Scores, case: str, label: str, rivals: Sequence[str]) -> dict[str, Any]:
     first = study.entry.metrics[0]
+    draws = RACK_REPLICATES if study.world == RACK else REPLICATES
     own = scores.matrix(case, label, first)
     wanted = {quoted.metric for quoted in study.entry.quoted if (quoted.case, quoted.policy) == (case, label)}
     wanted |= {limit.metric for limit in study.entry.limits}
@@ -179,33 +182,33 @@ def _policy(study: Study, scores: Scores, case: str, label: str, rivals: Sequenc
     return {
         "runs": own.shape[0],
         "seeds": own.shape[1],
-        "metrics": {name: _metric(scores.matrix(case, label, name)) for name in metrics},
+        "metrics": {name: _metric(scores.matrix(case, label, name), draws) for name in metrics},
         "means": {name: value for name, value in means.items() if name not in ("seed", "cpu_s")},
         "versus": {
-            name: asdict(_gap(first, own, scores.matrix(case, name, first)))
+            name: asdict(_gap(first, own, scores.matrix(case, name, first), draws))
             for name in rivals
             if name != label
         },
     }
 
 
-def _metric(values: st.Array) -> dict[str, Any]:
+def _metric(values: st.Array, draws: int) -> dict[str, Any]:
     """Interquartile mean and mean with their intervals, and the deviation between episodes."""
     return {
-        "iqm": asdict(st.bootstrap(st.iqm, [values])),
-        "mean": asdict(st.bootstrap(st.mean, [values], replicates=1000)),
+        "iqm": asdict(st.bootstrap(st.iqm, [values], replicates=draws)),
+        "mean": asdict(st.bootstrap(st.mean, [values], replicates=draws // 2)),
         "std": float(values.std(ddof=1)) if values.size > 1 else 0.0,
     }
 
 
-def _gap(metric: str, own: st.Array, other: st.Array) -> Gap:
+def _gap(metric: str, own: st.Array, other: st.Array, draws: int) -> Gap:
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = st.bootstrap(st.relative_iqm, [own], [other])
+        relative = st.bootstrap(st.relative_iqm, [own], [other], replicates=draws)
     better, than = [-_cost(metric, own)], [-_cost(metric, other)]
     return Gap(
-        difference=asdict(st.bootstrap(st.difference, [own], [other])),
+        difference=asdict(st.bootstrap(st.difference, [own], [other], replicates=draws)),
         relative=asdict(relative),
-        improvement=asdict(st.bootstrap(st.probability_of_improvement, better, than, replicates=500)),
+        improvement=asdict(st.bootstrap(st.probability_of_improvement, better, than, replicates=draws // 2)),
     )
 
 
