@@ -57,7 +57,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-@pytest.mark.parametrize("variant", ["thesis", "code"])
+@pytest.mark.parametrize("variant", ["thesis", "code", "live"])
 def test_an_episode_is_a_function_of_setup_and_seed(variant: str) -> None:
     config = tiny_rack()
     rule = native.malcolm_rule(learner(variant), curve_windows=10)

@@ -1,8 +1,8 @@
 """The policy file of Malcolm, policy.npz: what the servers of a rack have learned, to be played frozen.
 
 migration_weight, steal_weight (N, N, K) float32 and migration_bias, steal_bias (N, N): the actors of every
-server as torch.nn.Linear has them, on K = N loads or, with ranks, K = 2 N inputs. critic (N, D). config: the
-fields of native.MalcolmConfig as JSON, among them how loads are read.
+server as torch.nn.Linear has them, on K = N loads or, with ranks or waits, K = 2 N inputs. critic (N, D).
+config: the fields of native.MalcolmConfig as JSON, among them how loads are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fields_of(config: Any) -> dict[str, Any]:
 def encode(config: Any, parameters: NDArray[np.float32]) -> bytes:
     """The file of `parameters`, (N, P) as native.malcolm_parameters has them."""
     n = len(parameters)
-    inputs = 2 * n if config.inputs == "ranks" else n
+    inputs = n if config.inputs == "loads" else 2 * n
     ends = np.cumsum([n * inputs, n, n * inputs, n])
     parts = dict(zip(_PARTS, np.split(parameters, ends, axis=1), strict=True))
     for name in ("migration_weight", "steal_weight"):
