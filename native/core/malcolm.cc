@@ -70,6 +70,7 @@ void MalcolmServer::initialise() {
     const size_t own = size_t{i} * actors_.num_inputs() + i;
     if (config_.inputs == ActorInputs::kWaits) {
       parameters[own] -= i == self_ ? config_.warm_start : config_.warm_others;
+      parameters[own + num_servers()] -= config_.warm_others;
       continue;
     }
     parameters[own] -= config_.warm_start;

@@ -19,7 +19,7 @@ void MalcolmServer::see(uint32_t server, float load) {
   if (config_.inputs == ActorInputs::kWaits) {
     const float wait = std::max(with_it - full_[server], 0.0F);
     set_input(server, std::min(wait, config_.load_cap));
-    set_input(num_servers() + server, std::min(with_it, config_.load_cap));
+    set_input(num_servers() + server, std::min(full_[server], config_.load_cap));
   } else {
     set_input(server, std::min(with_it, config_.load_cap));
   }
