@@ -13,7 +13,7 @@ from pathlib import Path
 from steelyard import native
 
 _numbers = itertools.count()
-PATIENCE_S = 120
+PATIENCE_S = 300
 """How long something may take that happens sooner or later; a loaded machine takes its time."""
 
 

@@ -17,10 +17,13 @@ from pools import free_path, now_ns, send_flows, until
 from zero_policy import policy_blob
 
 from steelyard import native
+from steelyard.benchmarks.speed import policy_spec
 from steelyard.deploy.agent.service import Controller, Options, load_policy, run
 from steelyard.envs.errors import UserError
 
 PERIOD_S = 0.01
+PATIENT_S = 600.0
+"""A period so long that no state is too old, however slow the machine."""
 
 
 def echo_policy(servers: int, actors: int = 1) -> bytes:
@@ -59,7 +62,7 @@ def process(*args: str) -> Iterator[subprocess.Popen]:
 def test_each_pool_gets_its_actor_and_its_previous_action(policy):
     with free_path() as first, free_path() as second:
         dataplanes = [native.ShmDataplane(path, 2) for path in (first, second)]
-        controller = Controller(Options((first, second), policy))
+        controller = Controller(Options((first, second), policy, PATIENT_S))
         expected = [0.0, 0.0]
         for _ in range(4):
             for dataplane in dataplanes:
@@ -78,16 +81,14 @@ def test_index_names_the_actor(policy):
     with free_path() as path:
         dataplane = native.ShmDataplane(path, 2)
         dataplane.publish(now_ns())
-        Controller(Options((path,), policy, index=1)).step()
+        Controller(Options((path,), policy, PATIENT_S, index=1)).step()
         assert dataplane.poll(now_ns(), 60 * 10**9)[0] == "usable"
         assert dataplane.weights_q16 == [1 << 15] * 2
 
 
 def test_decides_on_what_the_dataplane_measured(tmp_path):
     """A policy of random weights, stepped by hand on the balancer's own observations."""
-    from policy_specs import make
-
-    blob = native.encode_policy(make("gru", 3, "flat", "tanh", hidden=8).spec())
+    blob = native.encode_policy(policy_spec(3))
     (tmp_path / "p.bin").write_bytes(blob)
     by_hand = native.Policy(blob)
     with free_path() as path:
@@ -106,7 +107,7 @@ def test_decides_on_what_the_dataplane_measured(tmp_path):
 def test_waits_for_the_dataplane_and_for_its_successors(policy, caplog):
     caplog.set_level("INFO", "steelyard.agent")
     with free_path() as path:
-        controller = Controller(Options((path,), policy))
+        controller = Controller(Options((path,), policy, PATIENT_S))
         controller.step()
         assert controller.counts.waits == 1
         for _ in range(3):
@@ -137,11 +138,11 @@ def test_a_pool_of_another_size(policy):
     with free_path() as path:
         dataplane = native.ShmDataplane(path, 3)
         with pytest.raises(UserError, match="the pool has 3 servers; the policy is for 2"):
-            Controller(Options((path,), policy)).step()
+            Controller(Options((path,), policy, PATIENT_S)).step()
         del dataplane
         dataplane = native.ShmDataplane(path, 2)
         dataplane.publish(now_ns())
-        controller = Controller(Options((path,), policy))
+        controller = Controller(Options((path,), policy, PATIENT_S))
         controller.step()
         del dataplane
         dataplane = native.ShmDataplane(path, 3)  # the same path, replaced: the agent waits
@@ -154,8 +155,8 @@ def test_a_pool_of_another_size(policy):
 def test_a_dataplane_that_stands_still_is_not_answered(policy):
     with free_path() as path:
         dataplane = native.ShmDataplane(path, 2)
-        dataplane.publish(now_ns() - 10**10)
-        controller = Controller(Options((path,), policy))
+        dataplane.publish(now_ns() - 100 * 10**9)
+        controller = Controller(Options((path,), policy, period_s=10))
         controller.step()
         assert controller.counts.waits == 1
         dataplane.publish(now_ns())
@@ -169,7 +170,7 @@ def test_no_finite_action_is_no_action(policy):
         dataplane = native.ShmDataplane(path, 2)
         dataplane.close(1, dataplane.open(1, -(2**62)), True, 2**62)
         dataplane.publish(now_ns())
-        controller = Controller(Options((path,), policy))
+        controller = Controller(Options((path,), policy, PATIENT_S))
         controller._policies = [Refuses()] * 2
         controller.step()
         assert controller.counts.refused == 1
