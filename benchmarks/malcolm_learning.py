@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Setting:
     load: float = 0.9
     shift: tuple[str, ...] = ()
     hidden: bool = False
-    rules: dict[str, Sequence[tuple[str, tuple[str, ...]]]] = field(default_factory=dict)
+    rules: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = field(default_factory=dict)
 
     def rack(
         self, extra: Sequence[str] = (), *, learning: bool = False, horizon_s: float = 0.6

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from steelyard import native
 from steelyard.envs.errors import UserError
@@ -50,10 +52,10 @@ class Link:
         self._snapshot = snapshot
         return snapshot
 
-    def act(self, action: Sequence[float]) -> None:
-        """Answer the last state. action: (N,) in [-1, 1]."""
+    def act(self, action: NDArray[np.float32]) -> None:
+        """Answer the last state. action: (N,) float32 in [-1, 1]."""
         if self._reader is not None and self._snapshot is not None:
-            self._reader.act(action, self._snapshot)
+            self._reader.act(action.tolist(), self._snapshot)
 
     def close(self) -> None:
         """Tell the dataplane to go on alone, and let go of its file."""
