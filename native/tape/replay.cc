@@ -9,6 +9,8 @@
 namespace steelyard::tape {
 namespace {
 
+constexpr core::TimeNs kLatest = core::TimeNs{1} << 61;  // [ns], 73 years: differences of times fit
+
 using core::LoadBalancer;
 using core::ServerId;
 
@@ -37,6 +39,7 @@ class Player {
       items_.push_back(record.key);
       return "";
     }
+    if (record.now < 0 || record.now > kLatest) return "its time is out of range";
     const std::string error = started_ || kind == Kind::kRestart ? play_event(kind, record, result)
                                                                  : "it comes before the first restart";
     items_.clear();
