@@ -34,41 +34,65 @@ class MalcolmLearner:
             parameter.grad = torch.zeros_like(parameter)
         self.average_reward, self._cached = 0.0, 0
         self._loads: torch.Tensor | None = None
+        self._draws: list[tuple[int, torch.Tensor, int]] = []
 
     @property
     def parameters(self) -> np.ndarray:
         """Weights and biases of migration and stealing, then theta, end to end."""
         return torch.nn.utils.parameters_to_vector(self._all()).detach().numpy()
 
-    def window(self, loads: np.ndarray, drawn: np.ndarray, moves: tuple[int, int]) -> float | None:
+    def draw(self, actor: int, inputs: np.ndarray, drawn: int) -> None:
+        """Server `drawn` was drawn from inputs (K,), by migration (0) or stealing (1): with live_draws."""
+        if self._loads is not None:
+            self._draws.append((actor, torch.from_numpy(inputs.copy()), drawn))
+
+    def window(
+        self, loads: np.ndarray, drawn: np.ndarray, moves: tuple[int, int], waiting: float = 0.0
+    ) -> float | None:
         """A window ends in `loads` (N,); returns the TD error, None for the first one.
 
         drawn (2, N): this server's draws by outcome, migration and stealing; moves: migrations and steals
-        of all servers in the window.
+        of all servers in the window. With live_draws the critic reads the expected waits: they are `loads`,
+        `drawn` is not used, and `waiting` is what `still_to_wait` says.
         """
         raw, before = torch.from_numpy(loads.copy()), self._loads
         self._loads = raw
         if before is None:
             return None
         config = self.config
-        reward = self._reward(before, raw, moves)
-        inputs = actor_inputs(config.inputs, before, config.load_cap)
+        reward = self._reward(before, raw, moves, waiting)
         before, now = before.clamp(max=config.load_cap), raw.clamp(max=config.load_cap)
         with torch.no_grad():
             error = reward - self.average_reward + config.discount * self.critic(now) - self.critic(before)
         self.average_reward += config.average_step * float(error)
-        scores = [
+        scores = self._scores(before, drawn)
+        self._cache(float(error), torch.autograd.grad([*scores, self.critic(before)], self._all()))
+        return float(error)
+
+    def _scores(self, before: torch.Tensor, drawn: np.ndarray) -> list[torch.Tensor]:
+        """Log probability of each actor's draws in the window that began in `before`."""
+        config = self.config
+        if config.live_draws:
+            scores = [0.0 * actor(torch.zeros(actor.linear.in_features)).sum() for actor in self.actors]
+            for actor, inputs, server in self._draws:
+                scores[actor] = scores[actor] + self.actors[actor](inputs)[server]
+            self._draws = []
+            return scores
+        inputs = actor_inputs(config.inputs, before, config.load_cap)
+        return [
             actor.window_score(inputs, torch.from_numpy(counts.astype(np.float32)), mean=config.mean_score)
             for actor, counts in zip(self.actors, drawn, strict=True)
         ]
-        self._cache(float(error), torch.autograd.grad([*scores, self.critic(before)], self._all()))
-        return float(error)
 
     def _all(self) -> list[torch.nn.Parameter]:
         return [p for module in (*self.actors, self.critic) for p in module.parameters()]
 
-    def _reward(self, before: torch.Tensor, now: torch.Tensor, moves: tuple[int, int]) -> float:
+    def _reward(
+        self, before: torch.Tensor, now: torch.Tensor, moves: tuple[int, int], waiting: float
+    ) -> float:
         cost = self.config.migration_cost * moves[0] + self.config.steal_cost * moves[1]
+        if self.config.reward == "waiting":
+            return -self.config.reward_scale * waiting - cost
         if self.config.reward == "potential":
             return -self.config.reward_scale * float(_imbalance(before)) - cost
         return self.config.reward_scale * float(_mean_squared(before) - _mean_squared(now)) - cost
@@ -87,6 +111,17 @@ class MalcolmLearner:
             for optimizer in self._optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)
+
+
+def expected_waits(loads: np.ndarray, task: np.ndarray, workers: np.ndarray) -> np.ndarray:
+    """Of one task more at each server, (N,): its load in tasks above the workers, less one, times `task`."""
+    return np.maximum(loads + task - workers * task, 0)
+
+
+def still_to_wait(loads: np.ndarray, task: np.ndarray, workers: np.ndarray) -> float:
+    """What all tasks that wait have yet to wait: q of them at a server that starts one every `task`."""
+    queue = np.maximum(loads / task - workers, 0)
+    return float((queue * (queue + 1) / 2 * task).sum())
 
 
 def _adamw(parameters: list[torch.nn.Parameter], rate: float, decay: float) -> torch.optim.AdamW:

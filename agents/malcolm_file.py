@@ -1,8 +1,8 @@
 """The policy file of a run of Malcolm, policy.npz: what the servers of a rack have learned.
 
 migration_weight, steal_weight (N, N, K) float32 and migration_bias, steal_bias (N, N): the actors of every
-server as torch.nn.Linear has them, on K = N loads or, with ranks, K = 2 N inputs. critic (N, D). config: the
-fields of native.MalcolmConfig as JSON, among them how loads are read.
+server as torch.nn.Linear has them, on K = N loads or, with ranks or waits, K = 2 N inputs. critic (N, D).
+config: the fields of native.MalcolmConfig as JSON, among them how loads are read.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SERVERS = 11
 
 def learned(directory: Path, variant: str = "thesis", seed: int = 0, **changes: object) -> Path:
     """A policy.npz of random weights, for the rack above, in a directory of its own."""
-    config = native.MalcolmConfig.code() if variant == "code" else native.MalcolmConfig.thesis()
+    config = getattr(native.MalcolmConfig, variant)()
     for name, value in changes.items():
         setattr(config, name, value)
     inputs = native.MalcolmServer(config, SERVERS, 0, 1).inputs.size
@@ -73,7 +73,7 @@ def test_every_form_plays_the_same_episodes(exported: Path) -> None:
         assert digest(exported / form) == expected, form
 
 
-@pytest.mark.parametrize("variant", ["thesis", "code"])
+@pytest.mark.parametrize("variant", ["thesis", "code", "live"])
 @pytest.mark.parametrize("rate_average", ["time", "inverse"])
 def test_every_variant_survives_its_blob(tmp_path: Path, variant: str, rate_average: str) -> None:
     run = learned(tmp_path / "run", variant, rate_average=rate_average, initial_service_s=20e-6)
@@ -232,7 +232,7 @@ int main(int argc, char** argv) {
   if (!server) return 3;
   uint64_t word = 1;
   for (uint32_t k = 0; k < 200; ++k) {
-    steelyard_rack_load told = {1e-5f * (float)(k % 13), 0, 0};
+    steelyard_rack_load told = {1e-5f * (float)(k % 13), 0, 0, 6e-6f, 8};
     if (k % 4 == 0) p_steelyard_rack_on_accept(server, 0);
     p_steelyard_rack_on_load(server, k % p_steelyard_rack_policy_num_servers(), &told);
     if (k % 5 == 0) {
@@ -260,7 +260,8 @@ def test_the_c_face_serves_without_python(exported: Path, tmp_path: Path) -> Non
     for k in range(200):
         if k % 4 == 0:
             player.on_accept()
-        player.on_load_message(k % SERVERS, float(np.float32(1e-5) * np.float32(k % 13)))
+        load_s = float(np.float32(1e-5) * np.float32(k % 13))
+        player.on_load_message(k % SERVERS, load_s, task_s=6e-6, workers=8)
         if k % 5 == 0:
             player.broadcast()
             player.on_window()

@@ -20,7 +20,7 @@ from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.rack_scenario import RackScenario
 from steelyard.trainers import malcolm_policy
 
-VARIANTS = ("myopic", "thesis", "code")
+VARIANTS = ("live", "myopic", "thesis", "code")
 CURVE_POINTS = 20
 """Points of the learning curves per episode."""
 _OWN = -1.0  # the variant's own value
@@ -30,15 +30,17 @@ _OWN = -1.0  # the variant's own value
 class Malcolm:
     """Hyper-parameters. A word that is empty, or a number below 0, is the variant's own."""
 
-    variant: str = "myopic"
+    variant: str = "live"
     """thesis: Algorithm 1; code: the authors' released code; myopic: the thesis's inputs, paid the fall of
-    imbalance within a window, without a future, a linear critic as baseline (docs/malcolm.md compares)."""
+    imbalance within a window, without a future, a linear critic as baseline; live: every draw from the state
+    at its moment, own sends counted, paid the waiting (docs/malcolm.md compares)."""
     inputs: str = ""
-    """What actors read: loads, or ranks (loads and their log ranks)."""
+    """What actors read: loads, ranks (and the loads), or waits (expected ones, and the loads; live)."""
     features: str = ""
     """Of the critic: linear, quadratic, quartic."""
     reward: str = ""
-    """potential: -I - costs; improvement: fall of the mean squared imbalance - costs."""
+    """potential: -I - costs; improvement: fall of the mean squared imbalance - costs; waiting (live): what
+    all tasks that wait have yet to wait, negative, - costs."""
     actor_rate: float = _OWN
     """Learning rate of the actors (AdamW)."""
     critic_rate: float = _OWN
@@ -75,7 +77,8 @@ class Malcolm:
             raise unknown("algo.variant", self.variant, VARIANTS)
         if self.num_envs < 1:
             raise UserError(f"algo.num_envs = {self.num_envs}: must be at least 1")
-        config = native.MalcolmConfig.code() if self.variant == "code" else native.MalcolmConfig.thesis()
+        presets = {"code": native.MalcolmConfig.code, "live": native.MalcolmConfig.live}
+        config = presets.get(self.variant, native.MalcolmConfig.thesis)()
         if self.variant == "myopic":
             config.reward, config.features = "improvement", "linear"
             config.discount, config.actor_rate = 0.0, 1e-3
@@ -84,8 +87,9 @@ class Malcolm:
             config.migration_cost, config.steal_cost = game.migration_cost, game.steal_cost
             config.load_unit_s = game.load_unit_s
         config.seed = seed
-        config.warm_start = self.warm_start
-        if self.warm_start < 0:
+        if self.warm_start >= 0:
+            config.warm_start = self.warm_start
+        elif not config.live_draws:
             config.warm_start = config.load_unit_s / scenario.loads.broadcast_period_s
         try:
             for name in ("inputs", "features", "reward"):
@@ -112,6 +116,9 @@ _NUMBERS = (
     "migration_cost",
     "steal_cost",
     "reward_scale",
+    "warm_others",
+    "warm_keep",
+    "rate_weight",
     "init_scale",
 )
 

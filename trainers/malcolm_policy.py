@@ -28,7 +28,7 @@ def fields_of(config: Any) -> dict[str, Any]:
 def encode(config: Any, parameters: NDArray[np.float32]) -> bytes:
     """The file of `parameters`, (N, P) as native.malcolm_parameters has them."""
     n = len(parameters)
-    inputs = 2 * n if config.inputs == "ranks" else n
+    inputs = n if config.inputs == "loads" else 2 * n
     ends = np.cumsum([n * inputs, n, n * inputs, n])
     parts = dict(zip(malcolm_file.PARTS, np.split(parameters, ends, axis=1), strict=True))
     for name in ("migration_weight", "steal_weight"):

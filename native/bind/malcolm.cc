@@ -19,9 +19,9 @@ namespace {
 using core::MalcolmConfig;
 using core::MalcolmServer;
 
-const std::vector<std::string> kInputs = {"loads", "ranks"};
+const std::vector<std::string> kInputs = {"loads", "ranks", "waits"};
 const std::vector<std::string> kFeatures = {"linear", "quadratic", "quartic"};
-const std::vector<std::string> kRewards = {"potential", "improvement"};
+const std::vector<std::string> kRewards = {"potential", "improvement", "waiting"};
 const std::vector<std::string> kAverages = {"inverse", "time"};
 const std::vector<std::string> kActors = {"migration", "stealing"};
 
@@ -70,6 +70,7 @@ void bind_config(py::module_& module) {
       "How a server of the rack game learns; native/core/malcolm.h says each field.");
   type.def(py::init())
       .def_static("thesis", &MalcolmConfig::thesis, "Algorithm 1 of the thesis.")
+      .def_static("live", &MalcolmConfig::live, "Draws from the state at their moment.")
       .def_static("code", &MalcolmConfig::code, "The authors' released code.")
       .def("copy", [](const MalcolmConfig& self) { return self; })
       .def("check", &MalcolmConfig::check, py::arg("num_servers"), py::arg("self_index"), py::arg("workers"))
@@ -86,6 +87,10 @@ void bind_config(py::module_& module) {
       .def_readwrite("steal_below", &MalcolmConfig::steal_below)
       .def_readwrite("warm_start", &MalcolmConfig::warm_start)
       .def_readwrite("init_scale", &MalcolmConfig::init_scale)
+      .def_readwrite("live_draws", &MalcolmConfig::live_draws)
+      .def_readwrite("warm_others", &MalcolmConfig::warm_others)
+      .def_readwrite("warm_keep", &MalcolmConfig::warm_keep)
+      .def_readwrite("rate_weight", &MalcolmConfig::rate_weight)
       .def_readwrite("seed", &MalcolmConfig::seed);
   bind_word(type, "inputs", &MalcolmConfig::inputs, kInputs);
   bind_word(type, "features", &MalcolmConfig::features, kFeatures);
@@ -144,15 +149,16 @@ void bind_server(py::module_& module) {
           "broadcast",
           [](MalcolmServer& self) {
             const core::LoadMessage message = self.broadcast();
-            return py::make_tuple(message.load_s, message.migrations, message.steals);
+            return py::make_tuple(message.load_s, message.migrations, message.steals, message.task_s,
+                                  message.workers);
           },
-          "(load_s, migrations, steals).")
+          "(load_s, migrations, steals, task_s, workers): arguments of on_load_message.")
       .def(
           "on_load_message",
-          [](MalcolmServer& self, int from, float load_s, uint32_t migrations, uint32_t steals) {
-            self.on_load_message(from, {load_s, migrations, steals});
-          },
-          py::arg("server"), py::arg("load_s"), py::arg("migrations") = 0, py::arg("steals") = 0)
+          [](MalcolmServer& self, int from, float load_s, uint32_t migrations, uint32_t steals, float task_s,
+             float workers) { self.on_load_message(from, {load_s, migrations, steals, task_s, workers}); },
+          py::arg("server"), py::arg("load_s"), py::arg("migrations") = 0, py::arg("steals") = 0,
+          py::arg("task_s") = 0, py::arg("workers") = 0)
       .def("on_window", &window, "Ends a window: learned, updated, consensus_due, reward, td_error.")
       .def("restart", &MalcolmServer::restart)
       .def("set_member", &MalcolmServer::set_member, py::arg("server"), py::arg("member"))

@@ -81,6 +81,20 @@ py::array_t<float> unpacked(const LinearActors& actors, const float* packed) {
   return out;
 }
 
+// d log pi(drawn) / d parameters at these inputs, (2, inputs + 1, N); logits and distributions move there.
+py::array_t<float> draw_score(LinearActors& actors, const std::string& actor, const py::object& inputs,
+                              uint32_t drawn) {
+  const Floats z = array_of("inputs", inputs, {static_cast<py::ssize_t>(actors.num_inputs())});
+  if (drawn >= actors.num_servers()) throw py::value_error("drawn: must be below num_servers");
+  const ActorKind kind = actor_named(actor);
+  actors.recompute(z.data());
+  actors.refresh();
+  core::AlignedFloats sum(actors.num_parameters());
+  core::add_draw_score(actors.lanes(), actors.num_inputs(), kind, z.data(), actors.probabilities(kind), drawn,
+                       sum.data());
+  return unpacked(actors, sum.data());
+}
+
 // The gradient after a sequence of windows: inputs (T, K), score (T, 2, N), coefficient (T,).
 py::array_t<float> actor_gradient(const LinearActors& actors, const py::object& inputs,
                                   const py::object& score, const py::object& coefficient, float lambda) {
@@ -148,6 +162,8 @@ void bind_actors(py::module_& module) {
             return self.draw(actor_named(actor), word);
           },
           py::arg("actor"), py::arg("word"))
+      .def("draw_score", &draw_score, py::arg("actor"), py::arg("inputs"), py::arg("drawn"),
+           "Gradient of log pi(drawn) at these inputs, (2, K + 1, N): weights by input, the bias last.")
       .def("draw_counts", &draw_counts, py::arg("actor"), py::arg("stream"), py::arg("draws"),
            "How often each server is drawn by the words draw(stream, 0..draws-1).")
       .def(

@@ -95,7 +95,7 @@ py::dict costs(const LoadedRackPolicy& policy, int calls) {
   py::dict d;
   d["load_message_ns"] = mean_ns(calls, [&](uint64_t k) {
     const auto from = static_cast<core::ServerId>(1 + k % (n - 1));
-    player->on_load_message(from, {1e-4F * static_cast<float>(k % 7), 0, 0});
+    player->on_load_message(from, {1e-4F * static_cast<float>(k % 7), 0, 0, 6e-6F, 8});
   });
   d["window_ns"] = mean_ns(calls, [&](uint64_t) { player->on_window(); });
   d["migrate_ns"] =
@@ -129,15 +129,15 @@ void bind_player(py::module_& module) {
           "broadcast",
           [](RackPlayer& self) {
             const core::LoadMessage told = self.broadcast();
-            return py::make_tuple(told.load_s, told.migrations, told.steals);
+            return py::make_tuple(told.load_s, told.migrations, told.steals, told.task_s, told.workers);
           },
-          "(load_s, migrations, steals).")
+          "(load_s, migrations, steals, task_s, workers): arguments of on_load_message.")
       .def(
           "on_load_message",
-          [](RackPlayer& self, int from, float load_s, uint32_t migrations, uint32_t steals) {
-            self.on_load_message(from, {load_s, migrations, steals});
-          },
-          py::arg("server"), py::arg("load_s"), py::arg("migrations") = 0, py::arg("steals") = 0)
+          [](RackPlayer& self, int from, float load_s, uint32_t migrations, uint32_t steals, float task_s,
+             float workers) { self.on_load_message(from, {load_s, migrations, steals, task_s, workers}); },
+          py::arg("server"), py::arg("load_s"), py::arg("migrations") = 0, py::arg("steals") = 0,
+          py::arg("task_s") = 0, py::arg("workers") = 0)
       .def("on_window", &RackPlayer::on_window)
       .def("migrate", &RackPlayer::migrate, py::arg("word"))
       .def("steal", &stolen_from, py::arg("word"), "The server to ask, or None.")

@@ -82,10 +82,10 @@ struct CFace {
 // A field that LoadMessage gains must pass the C face as well (here and in rack_policy_face.h).
 static_assert(sizeof(LoadMessage) == sizeof(steelyard_rack_load));
 LoadMessage message_of(const steelyard_rack_load& told) {
-  return {told.load_s, told.migrations, told.steals};
+  return {told.load_s, told.migrations, told.steals, told.task_s, told.workers};
 }
 steelyard_rack_load load_of(const LoadMessage& message) {
-  return {message.load_s, message.migrations, message.steals};
+  return {message.load_s, message.migrations, message.steals, message.task_s, message.workers};
 }
 
 struct OpenPolicy {

@@ -246,4 +246,37 @@ void cache_actor_gradient(uint32_t lanes, uint32_t num_inputs, const float* inpu
   });
 }
 
+void add_draw_score(uint32_t lanes, uint32_t num_inputs, ActorKind actor, const float* inputs,
+                    const float* probability, uint32_t drawn, float* sum) {
+  with_blocks(lanes, [&]<uint32_t Blocks>() {
+    constexpr uint32_t kStride = kNumActors * 8 * Blocks;
+    f32x8 score[Blocks];
+    const f32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    const f32x8 chosen = fill8(static_cast<float>(drawn));
+#pragma GCC unroll 8
+    for (uint32_t b = 0; b < Blocks; ++b) {
+      const f32x8 one = lane + static_cast<float>(8 * b) == chosen ? fill8(1.0F) : fill8(0.0F);
+      score[b] = one - load8(probability + 8 * b);
+    }
+    float* row = sum + static_cast<size_t>(actor) * 8 * Blocks;
+    for (uint32_t k = 0; k <= num_inputs; ++k, row += kStride) {
+      const float z = k < num_inputs ? inputs[k] : 1.0F;
+#pragma GCC unroll 8
+      for (uint32_t b = 0; b < Blocks; ++b) store8(row + 8 * b, load8(row + 8 * b) + score[b] * z);
+    }
+  });
+}
+
+void cache_scores(size_t size, float coefficient, float lambda, float* trace, float* gradient, float* sum) {
+  for (size_t i = 0; i < size; i += 8) {
+    f32x8 part = load8(sum + i);
+    if (trace != nullptr) {
+      part += load8(trace + i) * lambda;
+      store8(trace + i, part);
+    }
+    store8(gradient + i, load8(gradient + i) + part * coefficient);
+    store8(sum + i, f32x8{});
+  }
+}
+
 }  // namespace steelyard::core

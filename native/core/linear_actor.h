@@ -101,4 +101,12 @@ class LinearActors {
 void cache_actor_gradient(uint32_t lanes, uint32_t num_inputs, const float* inputs, const float* score,
                           float coefficient, float lambda, float* trace, float* gradient);
 
+// One draw's part of a window's score: sum <- sum + z (e_drawn - pi)^T in the columns of `actor`; lanes,
+// inputs and sum as above, probability: (lanes,) of the distribution that was drawn from.
+void add_draw_score(uint32_t lanes, uint32_t num_inputs, ActorKind actor, const float* inputs,
+                    const float* probability, uint32_t drawn, float* sum);
+// The same from such sums over a window: trace <- lambda trace + sum; gradient <- gradient + coefficient
+// trace; sum <- 0. size: of all three.
+void cache_scores(size_t size, float coefficient, float lambda, float* trace, float* gradient, float* sum);
+
 }  // namespace steelyard::core

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 
 #include "native/core/rng.h"
 
 namespace steelyard::core {
 namespace {
 
-constexpr float kAverageWeight = 1.0F / 64;  // of a new service time, once there are 64
-constexpr uint32_t kRefreshWindows = 256;    // logits are recomputed at least that often
+constexpr uint32_t kRefreshWindows = 256;  // logits are recomputed at least that often
 constexpr float kShortestService = 1e-9F;
+constexpr uint32_t kMostSamples = 1u << 20;
 
 bool is_finite(float x) { return x - x == 0.0F; }
 
@@ -25,78 +23,10 @@ constexpr double log_above(double before, int k) {
 }
 
 uint32_t num_inputs(ActorInputs inputs, uint32_t num_servers) {
-  return inputs == ActorInputs::kRanks ? 2 * num_servers : num_servers;
-}
-
-void require(bool holds, const char* key, double value, const char* allowed) {
-  if (holds) return;
-  std::string text = std::to_string(value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  throw std::invalid_argument(std::string(key) + " is " + text + "; must be " + allowed);
-}
-
-void check_optimizer(const AdamWConfig& config, const char* key) {
-  const std::string at = std::string(key) + ".";
-  require(config.learning_rate >= 0 && config.learning_rate <= 1, (at + "learning_rate").c_str(),
-          config.learning_rate, "in [0, 1]");
-  require(config.beta1 >= 0 && config.beta1 < 1, (at + "beta1").c_str(), config.beta1, "in [0, 1)");
-  require(config.beta2 >= 0 && config.beta2 < 1, (at + "beta2").c_str(), config.beta2, "in [0, 1)");
-  require(config.epsilon > 0, (at + "epsilon").c_str(), config.epsilon, "positive");
-  require(config.weight_decay >= 0 && config.weight_decay <= 1, (at + "weight_decay").c_str(),
-          config.weight_decay, "in [0, 1]");
+  return inputs == ActorInputs::kLoads ? num_servers : 2 * num_servers;
 }
 
 }  // namespace
-
-MalcolmConfig MalcolmConfig::thesis() { return MalcolmConfig(); }
-
-// Values of the released run script and of the server's source: quartic critic ("customized"), rank inputs
-// ("sort"), lambda .6 for critic and actors. Loads are in units of 32 ms (tasks over a queue capacity of 32
-// per worker, times ms), M is divided by .001, and the cost of a move, 1e-4, multiplied by .001 / N, here N
-// = 10.
-MalcolmConfig MalcolmConfig::code() {
-  MalcolmConfig config;
-  config.inputs = ActorInputs::kRanks;
-  config.features = CriticFeatures::kQuartic;
-  config.reward = RackReward::kImprovement;
-  config.mean_score = true;
-  config.td = {1.0F, 0.6F, 1e-3F};
-  config.actor_trace = 0.6F;
-  config.batch = 20;
-  config.actor_optimizer.learning_rate = 1e-3F;
-  config.costs = {1e-8F, 1e-8F};
-  config.load_unit_s = 32e-3F;
-  config.load_cap = 1;
-  config.reward_scale = 1e3F;
-  return config;
-}
-
-void MalcolmConfig::check(uint32_t num_servers, uint32_t self, uint32_t workers) const {
-  require(num_servers >= 2 && num_servers <= kMaxRackServers, "num_servers", num_servers, "in 2..64");
-  require(self < num_servers, "self", self, "below num_servers");
-  require(workers >= 1, "workers", workers, "at least 1");
-  require(td.discount >= 0 && td.discount <= 1, "discount", td.discount, "in [0, 1]");
-  require(td.trace >= 0 && td.trace <= 1, "critic_trace", td.trace, "in [0, 1]");
-  require(td.average_step >= 0 && td.average_step <= 1, "average_step", td.average_step, "in [0, 1]");
-  require(actor_trace >= 0 && actor_trace <= 1, "actor_trace", actor_trace, "in [0, 1]");
-  check_optimizer(actor_optimizer, "actor_optimizer");
-  check_optimizer(critic_optimizer, "critic_optimizer");
-  require(batch >= 1, "batch", batch, "at least 1");
-  require(consensus_every >= 1, "consensus_every", consensus_every, "at least 1");
-  require(costs.migration >= 0 && is_finite(costs.migration), "migration_cost", costs.migration,
-          "at least 0");
-  require(costs.steal >= 0 && is_finite(costs.steal), "steal_cost", costs.steal, "at least 0");
-  require(load_unit_s > 0 && is_finite(load_unit_s), "load_unit_s", load_unit_s, "positive");
-  require(load_cap > 0 && is_finite(load_cap), "load_cap", load_cap, "positive");
-  require(is_finite(reward_scale), "reward_scale", reward_scale, "finite");
-  require(load_smoothing >= 0 && load_smoothing < 1, "load_smoothing", load_smoothing, "in [0, 1)");
-  require(initial_service_s > 0 && is_finite(initial_service_s), "initial_service_s", initial_service_s,
-          "positive");
-  require(num_types >= 1 && num_types <= MalcolmServer::kMaxTypes, "num_types", num_types, "in 1..16");
-  require(is_finite(warm_start), "warm_start", warm_start, "finite");
-  require(init_scale >= 0 && is_finite(init_scale), "init_scale", init_scale, "at least 0");
-}
 
 MalcolmServer::MalcolmServer(const MalcolmConfig& config, uint32_t num_servers, uint32_t self,
                              uint32_t workers)
@@ -113,7 +43,10 @@ MalcolmServer::MalcolmServer(const MalcolmConfig& config, uint32_t num_servers, 
       state_(actors_.lanes() + 8),
       inputs_(actors_.num_inputs() + 8),
       window_inputs_(inputs_.size()),
-      log_rank_(num_servers) {
+      log_rank_(num_servers),
+      task_(config.live_draws ? num_servers : 0),
+      full_(task_.size()),
+      draws_score_(config.live_draws ? actors_.num_parameters() : 0) {
   double log = 0;
   for (uint32_t k = 0; k < num_servers; ++k) {
     if (k > 0) log = log_above(log, static_cast<int>(k));
@@ -135,9 +68,17 @@ void MalcolmServer::initialise() {
   const size_t stealing = (size_t{actors_.num_inputs()} + 1) * num_servers();
   for (uint32_t i = 0; i < num_servers(); ++i) {
     const size_t own = size_t{i} * actors_.num_inputs() + i;
+    if (config_.inputs == ActorInputs::kWaits) {
+      parameters[own] -= i == self_ ? config_.warm_start : config_.warm_others;
+      parameters[own + num_servers()] -= config_.warm_others;
+      continue;
+    }
     parameters[own] -= config_.warm_start;
     parameters[stealing + own] += config_.warm_start;
   }
+  const size_t keep = size_t{actors_.num_inputs()} * num_servers() + self_;
+  parameters[keep] += config_.warm_keep;
+  parameters[stealing + keep] -= config_.warm_keep;
   import_parameters(parameters.data());
 }
 
@@ -145,12 +86,17 @@ void MalcolmServer::restart() {
   state_.clear();
   inputs_.clear();
   actor_trace_.clear();
+  draws_score_.clear();
   std::memset(tasks_, 0, sizeof tasks_);
   std::memset(samples_, 0, sizeof samples_);
   std::memset(migrated_, 0, sizeof migrated_);
   std::memset(stolen_, 0, sizeof stolen_);
   const bool inverse = config_.rate_average == RateAverage::kInverse;
   for (float& mean : mean_) mean = inverse ? 1.0F / config_.initial_service_s : config_.initial_service_s;
+  mean_service_s_ = config_.initial_service_s;
+  task_.clear();
+  full_.clear();
+  stale_ = false;
   num_tasks_ = own_migrations_ = own_steals_ = other_migrations_ = other_steals_ = 0;
   untold_ = {};
   told_load_s_ = 0;
@@ -163,6 +109,7 @@ void MalcolmServer::restart() {
 void MalcolmServer::on_accept(uint32_t type) {
   ++tasks_[std::min(type, config_.num_types - 1)];
   ++num_tasks_;
+  if (config_.live_draws) see_own();
 }
 
 void MalcolmServer::on_stolen(uint32_t type) {
@@ -170,6 +117,7 @@ void MalcolmServer::on_stolen(uint32_t type) {
   if (tasks == 0) return;
   --tasks;
   --num_tasks_;
+  if (config_.live_draws) see_own();
 }
 
 void MalcolmServer::on_completion(uint32_t type, float service_s) {
@@ -178,8 +126,11 @@ void MalcolmServer::on_completion(uint32_t type, float service_s) {
   const uint32_t t = std::min(type, config_.num_types - 1);
   const float service = std::max(service_s, kShortestService);
   const float sample = config_.rate_average == RateAverage::kInverse ? 1.0F / service : service;
-  if (samples_[t] < 64) ++samples_[t];
-  mean_[t] += std::max(kAverageWeight, 1.0F / static_cast<float>(samples_[t])) * (sample - mean_[t]);
+  if (samples_[t] < kMostSamples) ++samples_[t];
+  const float weight = std::max(config_.rate_weight, 1.0F / static_cast<float>(samples_[t]));
+  mean_[t] += weight * (sample - mean_[t]);
+  mean_service_s_ += weight * (service - mean_service_s_);
+  if (config_.live_draws) see_own();
 }
 
 float MalcolmServer::load_s() const {
@@ -192,18 +143,19 @@ float MalcolmServer::load_s() const {
 }
 
 ServerId MalcolmServer::migrate(uint64_t word) {
-  const uint32_t to = actors_.draw(ActorKind::kMigration, word);
+  const uint32_t to = draw_now(ActorKind::kMigration, word);
   ++migrated_[to];
   if (to != self_) {
     ++own_migrations_;
     ++untold_.migrations;
+    if (config_.live_draws) count_sent(to);
   }
   return static_cast<ServerId>(to);
 }
 
 ServerId MalcolmServer::steal(uint64_t word) {
   if (num_tasks_ >= workers_ + config_.steal_below) return kNoServer;
-  const uint32_t from = actors_.draw(ActorKind::kStealing, word);
+  const uint32_t from = draw_now(ActorKind::kStealing, word);
   ++stolen_[from];
   if (from == self_) return kNoServer;
   ++own_steals_;
@@ -213,16 +165,17 @@ ServerId MalcolmServer::steal(uint64_t word) {
 
 void MalcolmServer::set_state(uint32_t server, float load_s) {
   state_[server] = load_s / config_.load_unit_s;
-  const float x = std::min(state_[server], config_.load_cap);
-  const float delta = x - inputs_[server];
-  inputs_[server] = x;
-  actors_.add_input(server, delta);
+  if (!config_.live_draws) return set_input(server, std::min(state_[server], config_.load_cap));
+  if (server == self_) return see_own();
+  see(server, state_[server]);
 }
 
 LoadMessage MalcolmServer::broadcast() {
   told_load_s_ += (1.0F - config_.load_smoothing) * (load_s() - told_load_s_);
   set_state(self_, told_load_s_);
   LoadMessage message = untold_;
+  message.task_s = task_s();
+  message.workers = static_cast<float>(workers_);
   message.load_s = told_load_s_;
   untold_ = {};
   return message;
@@ -231,6 +184,11 @@ LoadMessage MalcolmServer::broadcast() {
 void MalcolmServer::on_load_message(ServerId from, const LoadMessage& message) {
   const auto server = static_cast<uint32_t>(from);
   if (server >= num_servers() || server == self_ || !is_finite(message.load_s)) return;
+  if (config_.live_draws) {
+    if (!is_finite(message.task_s) || !is_finite(message.workers)) return;
+    task_[server] = message.task_s / config_.load_unit_s;
+    full_[server] = message.workers * task_[server];
+  }
   set_state(server, message.load_s);
   other_migrations_ += message.migrations;
   other_steals_ += message.steals;
@@ -266,6 +224,7 @@ void MalcolmServer::update_ranks() {
 // Of the window that ends: it began at imbalance_.
 float MalcolmServer::reward() {
   const float cost = config_.costs.of(own_migrations_ + other_migrations_, own_steals_ + other_steals_);
+  if (config_.reward == RackReward::kWaiting) return -config_.reward_scale * waiting() - cost;
   if (config_.reward == RackReward::kPotential) return -config_.reward_scale * imbalance_ - cost;
   const float now = mean_squared_imbalance(state_.data(), num_servers());
   return config_.reward_scale * (imbalance_ - now) - cost;
@@ -285,6 +244,13 @@ void MalcolmServer::score(ActorKind actor, float* out) const {
 }
 
 void MalcolmServer::cache_gradients(float td_error) {
+  if (config_.live_draws) {
+    cache_scores(actor_gradient_.size(), -td_error / static_cast<float>(config_.batch),
+                 config_.td.discount * config_.actor_trace,
+                 config_.actor_trace > 0 ? actor_trace_.data() : nullptr, actor_gradient_.data(),
+                 draws_score_.data());
+    return;
+  }
   score(ActorKind::kMigration, score_.data());
   score(ActorKind::kStealing, score_.data() + actors_.lanes());
   cache_actor_gradient(actors_.lanes(), actors_.num_inputs(), window_inputs_.data(), score_.data(),
@@ -319,12 +285,14 @@ WindowResult MalcolmServer::on_window() {
     started_ = true;
   } else {
     started_ = false;
+    draws_score_.clear();
   }
   if (result.updated || ++since_refresh_ >= kRefreshWindows) {
     actors_.recompute(inputs_.data());
     since_refresh_ = 0;
   }
   actors_.refresh();
+  stale_ = false;
   if (!frozen_) {
     imbalance_ = config_.reward == RackReward::kPotential
                      ? load_imbalance(state_.data(), num_servers())

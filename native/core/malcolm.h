@@ -21,11 +21,13 @@ namespace steelyard::core {
 enum class ActorInputs : uint32_t {
   kLoads = 0,  // x (N): thesis
   kRanks = 1,  // x (N), then log ranks (N): released code. Highest load -1, lowest 1.
+  kWaits = 2,  // the wait and the time in the server that a task sent there now would expect (N each); live
 };
 
 enum class RackReward : uint32_t {
   kPotential = 0,    // -I(x) - sum_i C_i: thesis, eq. 4.1
   kImprovement = 1,  // M(x) - M(x') - sum_i C_i, M the mean squared imbalance: released code
+  kWaiting = 2,      // -sum_j q_j (q_j + 1) / (2 mu_j) - sum_i C_i, q_j the tasks that wait when it ends
 };
 
 enum class RateAverage : uint32_t {
@@ -33,10 +35,11 @@ enum class RateAverage : uint32_t {
   kTime = 1,     // 1 / mean service time, as the released code does
 };
 
-// How a server learns. The presets are the two published variants; docs/malcolm.md compares them.
+// How a server learns. The presets are the two published variants and one of ours; docs/malcolm.md compares.
 struct MalcolmConfig {
   static MalcolmConfig thesis();  // Alg. 1; what it does not state is ours: rates, discount, costs, units, C
   static MalcolmConfig code();    // the authors' released code
+  static MalcolmConfig live();    // draws from the state at their moment, own sends counted: ours
 
   ActorInputs inputs = ActorInputs::kLoads;
   CriticFeatures features = CriticFeatures::kQuadratic;
@@ -56,8 +59,14 @@ struct MalcolmConfig {
   float load_smoothing = 0;     // weight of the previous broadcast's load in this one
   float initial_service_s = 50e-6F;  // mean service time before the first completion
   uint32_t num_types = 1;
-  uint32_t steal_below = 1;  // steals only with fewer tasks than this waiting
-  float warm_start = 0;      // initial weight of a server's own load: -w migration, +w stealing
+  uint32_t steal_below = 1;       // steals only with fewer tasks than this waiting
+  float rate_weight = 1.0F / 64;  // of a new service time in its average, once there are as many
+  // Inputs follow every event at the server and every task that it sends, with the tasks told by each server
+  // as a start, and a draw is from the distribution of that moment. Else they stand for a window.
+  bool live_draws = false;
+  float warm_start = 0;      // initial weight of a server's own load: -w migration, +w stealing (waits: 0)
+  float warm_others = 0;     // waits: the same of the others' waits, in the place of warm_start
+  float warm_keep = 0;       // initial bias: of keeping a task, and against stealing nothing
   float init_scale = 0.01F;  // initial weights are uniform within +- this, in actors and critic
   uint64_t seed = 0;         // of the initial weights
 
@@ -69,6 +78,8 @@ struct MalcolmConfig {
 struct LoadMessage {
   float load_s = 0;                     // L / mu: the time that its tasks take it
   uint32_t migrations = 0, steals = 0;  // since its last message
+  float task_s = 0;                     // what one task more adds to load_s; live
+  float workers = 0;                    // live
 };
 
 struct WindowResult {
@@ -145,6 +156,13 @@ class MalcolmServer {
   template <class F>
   void visit_learning(F&& f);
   void set_state(uint32_t server, float load_s);
+  void set_input(uint32_t k, float value);
+  void see(uint32_t server, float load);
+  void see_own();
+  void count_sent(uint32_t server);
+  float task_s() const { return mean_service_s_ / static_cast<float>(workers_); }
+  uint32_t draw_now(ActorKind actor, uint64_t word);
+  float waiting() const;
   void update_ranks();
   float reward();
   void cache_gradients(float td_error);
@@ -162,6 +180,10 @@ class MalcolmServer {
   AlignedFloats inputs_;         // of the actors, as the logits have them
   AlignedFloats window_inputs_;  // as they were when the window began
   AlignedFloats log_rank_;
+  // live: in load_unit_s, of each server one task and as many as it has workers; the draws' score so far.
+  AlignedFloats task_, full_, draws_score_;
+  bool stale_ = false;        // inputs have moved since the distributions were drawn up
+  float mean_service_s_ = 0;  // over all types
 
   uint32_t tasks_[kMaxTypes] = {};
   float mean_[kMaxTypes] = {};  // of service times, or of their inverses

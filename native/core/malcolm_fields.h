@@ -37,15 +37,19 @@ void visit_malcolm_fields(Config& config, F&& f) {
   f("initial_service_s", config.initial_service_s);
   f("num_types", config.num_types);
   f("steal_below", config.steal_below);
+  f("rate_weight", config.rate_weight);
+  f("live_draws", config.live_draws);
   f("warm_start", config.warm_start);
+  f("warm_others", config.warm_others);
+  f("warm_keep", config.warm_keep);
   f("init_scale", config.init_scale);
   f("seed", config.seed);
 }
 
 // The least value of an enumeration's field that this build does not know; 2 of a bool.
-constexpr uint64_t beyond(ActorInputs) { return 2; }
+constexpr uint64_t beyond(ActorInputs) { return 3; }
 constexpr uint64_t beyond(CriticFeatures) { return 3; }
-constexpr uint64_t beyond(RackReward) { return 2; }
+constexpr uint64_t beyond(RackReward) { return 3; }
 constexpr uint64_t beyond(RateAverage) { return 2; }
 constexpr uint64_t beyond(bool) { return 2; }
 constexpr uint64_t beyond(uint32_t) { return uint64_t{1} << 32; }

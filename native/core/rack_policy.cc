@@ -40,7 +40,7 @@ std::string at(size_t i) { return "actors[" + std::to_string(i) + "]"; }
 std::string rack_schema_text(uint32_t num_servers, uint32_t num_inputs) {
   return "steelyard-rack-v1;servers=" + std::to_string(num_servers) +
          ";inputs=" + std::to_string(num_inputs) +
-         ";message=load_s(tasks*mean_service_s/workers),migrations,steals"
+         ";message=load_s(tasks*mean_service_s/workers),migrations,steals,task_s,workers"
          ";actors=[migration,stealing](weight(servers,inputs),bias);word=64bit;dtype=float32";
 }
 

@@ -32,6 +32,8 @@ typedef struct steelyard_rack_load {
   float load_s;        /* the time that its tasks take it [s] */
   uint32_t migrations; /* since its last message */
   uint32_t steals;
+  float task_s; /* what one task more adds to load_s [s] */
+  float workers;
 } steelyard_rack_load;
 
 /* STEELYARD_RACK_POLICY_ABI of the header that the policy was built with. */

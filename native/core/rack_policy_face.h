@@ -64,12 +64,12 @@ void steelyard_rack_set_member(steelyard_rack_server* server, uint32_t other, in
 
 void steelyard_rack_broadcast(steelyard_rack_server* server, steelyard_rack_load* told) {
   const steelyard::core::LoadMessage message = server->self.broadcast();
-  *told = {message.load_s, message.migrations, message.steals};
+  *told = {message.load_s, message.migrations, message.steals, message.task_s, message.workers};
 }
 
 void steelyard_rack_on_load(steelyard_rack_server* server, uint32_t from, const steelyard_rack_load* told) {
   server->self.on_load_message(static_cast<steelyard::core::ServerId>(from),
-                               {told->load_s, told->migrations, told->steals});
+                               {told->load_s, told->migrations, told->steals, told->task_s, told->workers});
 }
 
 void steelyard_rack_on_window(steelyard_rack_server* server) { server->self.on_window(); }

@@ -70,12 +70,12 @@ LoadReport MalcolmDecider::on_broadcast(int i, const LoadReport& report) {
   told_us_[i] = told.load_s * 1e6F;
   moves_migrated_ += told.migrations;
   moves_stolen_ += told.steals;
-  return {told.load_s, report.tasks, report.rate, told.migrations, told.steals};
+  return {told.load_s, report.tasks, 1.0F / told.task_s, told.migrations, told.steals, told.workers};
 }
 
 void MalcolmDecider::on_load(int i, int j, const LoadReport& report) {
-  servers_[i].on_load_message(static_cast<core::ServerId>(j),
-                              {report.load, report.migrations, report.steals});
+  servers_[i].on_load_message(static_cast<core::ServerId>(j), {report.load, report.migrations, report.steals,
+                                                               1.0F / report.rate, report.workers});
 }
 
 void MalcolmDecider::on_accept(int i, uint32_t type) { servers_[i].on_accept(type); }

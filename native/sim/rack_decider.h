@@ -19,6 +19,7 @@ struct LoadReport {
   float rate = 0;           // estimated service rate of the server [tasks/s]
   uint32_t migrations = 0;  // tasks given away since its last report
   uint32_t steals = 0;      // tasks stolen by it since its last report
+  float workers = 0;        // of the server
 };
 
 class RackDecider {

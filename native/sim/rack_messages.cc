@@ -120,9 +120,12 @@ std::span<const float> RackWorld::expected_waits_us() {
 
 LoadReport RackWorld::report_of(uint32_t j) {
   RackNode& node = nodes_[j];
-  LoadReport report{load_of(j), static_cast<float>(node.in_system),
-                    tracks_rates_ ? static_cast<float>(estimated_rate(j)) : 0.0F, node.migrations,
-                    node.steals};
+  LoadReport report{load_of(j),
+                    static_cast<float>(node.in_system),
+                    tracks_rates_ ? static_cast<float>(estimated_rate(j)) : 0.0F,
+                    node.migrations,
+                    node.steals,
+                    static_cast<float>(node.workers)};
   node.migrations = node.steals = 0;
   messages_ += static_cast<uint64_t>(at_servers_ ? num_deciders_ - 1 : num_deciders_);
   return decider_ ? decider_->on_broadcast(static_cast<int>(j), report) : report;

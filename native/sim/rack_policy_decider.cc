@@ -46,12 +46,12 @@ void RackPolicyDecider::on_window(core::TimeNs now) {
 
 LoadReport RackPolicyDecider::on_broadcast(int i, const LoadReport& report) {
   const core::LoadMessage told = players_[i]->broadcast();
-  return {told.load_s, report.tasks, report.rate, told.migrations, told.steals};
+  return {told.load_s, report.tasks, 1.0F / told.task_s, told.migrations, told.steals, told.workers};
 }
 
 void RackPolicyDecider::on_load(int i, int j, const LoadReport& report) {
-  players_[i]->on_load_message(static_cast<core::ServerId>(j),
-                               {report.load, report.migrations, report.steals});
+  players_[i]->on_load_message(static_cast<core::ServerId>(j), {report.load, report.migrations, report.steals,
+                                                                1.0F / report.rate, report.workers});
 }
 
 void RackPolicyDecider::on_completion(int i, uint32_t type, double service_s) {

@@ -116,11 +116,32 @@ void RackWindow(benchmark::State& state) {
   }
 }
 
+// A decision of the live variant: a task joins or leaves this server, the inputs and logits follow, both
+// distributions are drawn up and one action is drawn. Second argument: whether the draw's score is kept.
+void RackLiveDecision(benchmark::State& state) {
+  const uint32_t servers = servers_of(state);
+  MalcolmServer server(MalcolmConfig::live(), servers, 0, 8);
+  server.set_frozen(state.range(1) == 0);
+  for (uint32_t j = 1; j < servers; ++j)
+    server.on_load_message(static_cast<ServerId>(j), {5e-5F, 0, 0, 6.25e-6F, 8});
+  server.on_window();
+  uint64_t key = 0;
+  for (auto _ : state) {
+    if (key % 2 == 0) {
+      server.on_accept(0);
+    } else {
+      server.on_stolen(0);
+    }
+    benchmark::DoNotOptimize(server.migrate(draw(8, key++)));
+  }
+}
+
 BENCHMARK(RackIncrementalLogits)->Arg(4)->Arg(8)->Arg(16)->Arg(32)->Arg(64);
 BENCHMARK(RackDistributions)->Arg(4)->Arg(8)->Arg(16)->Arg(32)->Arg(64);
 BENCHMARK(RackDraw)->Arg(4)->Arg(8)->Arg(16)->Arg(32)->Arg(64);
 BENCHMARK(RackGradients)->ArgsProduct({{4, 8, 16, 32}, {0, 1}});
 BENCHMARK(RackAdamW)->ArgsProduct({{4, 8, 16, 32}, {0, 1}});
+BENCHMARK(RackLiveDecision)->ArgsProduct({{4, 8, 16, 32}, {0, 1}});
 BENCHMARK(RackWindow)->ArgsProduct({{8, 32}, {0, 1}});
 
 }  // namespace

@@ -45,11 +45,15 @@ const MalcolmDecider& decider_of(RackWorld& world) {
   return dynamic_cast<const MalcolmDecider&>(*world.decider());
 }
 
-class HostedMalcolm : public ::testing::TestWithParam<bool> {
+class HostedMalcolm : public ::testing::TestWithParam<const char*> {
  protected:
+  static bool is(const char* variant) { return std::string(GetParam()) == variant; }
   static MalcolmSetup setup() {
     MalcolmSetup setup;
-    setup.config = GetParam() ? core::MalcolmConfig::code() : core::MalcolmConfig::thesis();
+    setup.config = is("Code")   ? core::MalcolmConfig::code()
+                   : is("Live") ? core::MalcolmConfig::live()
+                                : core::MalcolmConfig::thesis();
+    setup.config.batch = 16;
     setup.config.consensus_every = 4;
     setup.curve_windows = 50;
     return setup;
@@ -147,14 +151,14 @@ TEST_P(HostedMalcolm, CurvesAreMeansOverWindows) {
   }
   EXPECT_NEAR(migrations, static_cast<double>(world.migrations()),
               0.05 * static_cast<double>(world.migrations()));
-  if (!GetParam()) {  // the thesis is paid the potential, a window late
+  if (is("Thesis")) {  // it is paid the potential, a window late
     const double last = curve.back().reward, said = curve.back().potential;
     EXPECT_NEAR(last, said, 0.3 * std::fabs(said));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, HostedMalcolm, ::testing::Bool(),
-                         [](const auto& each) { return each.param ? "Code" : "Thesis"; });
+INSTANTIATE_TEST_SUITE_P(Variants, HostedMalcolm, ::testing::Values("Thesis", "Code", "Live"),
+                         [](const auto& each) { return each.param; });
 
 TEST(HostedMalcolm, RefusesWhatDoesNotFit) {
   const auto refusal = [](MalcolmSetup setup, const RackConfig& config) -> std::string {
