@@ -342,7 +342,7 @@ def test_live_inputs_follow_reports_own_events_and_sends():
             loads[me] = in_system * tasks[me]
             waits = expected_waits(loads, tasks, workers)
             np.testing.assert_allclose(server.inputs[:n], waits / 1e-4, atol=2e-4)
-            np.testing.assert_allclose(server.inputs[n:], (loads + tasks) / 1e-4, rtol=2e-4)
+            np.testing.assert_allclose(server.inputs[n:], workers * tasks / 1e-4, rtol=2e-4)
     assert len(services) < 1024  # the average of the rate is still the mean
     fresh = native.LinearActors(n, 2 * n, me)
     weight = server.parameters[: 2 * n * n].reshape(n, 2 * n)
