@@ -61,11 +61,11 @@ class MalcolmLearner:
             return None
         config = self.config
         reward = self._reward(before, raw, moves, waiting)
+        scores = self._scores(before, drawn)
         before, now = before.clamp(max=config.load_cap), raw.clamp(max=config.load_cap)
         with torch.no_grad():
             error = reward - self.average_reward + config.discount * self.critic(now) - self.critic(before)
         self.average_reward += config.average_step * float(error)
-        scores = self._scores(before, drawn)
         self._cache(float(error), torch.autograd.grad([*scores, self.critic(before)], self._all()))
         return float(error)
 

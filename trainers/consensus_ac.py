@@ -35,7 +35,7 @@ class Malcolm:
     imbalance within a window, without a future, a linear critic as baseline; live: every draw from the state
     at its moment, own sends counted, paid the waiting (docs/malcolm.md compares)."""
     inputs: str = ""
-    """What actors read: loads, ranks (and the loads), or waits (expected ones, and the loads; live)."""
+    """What actors read: loads, ranks (and the loads), or waits (expected, and service times; live)."""
     features: str = ""
     """Of the critic: linear, quadratic, quartic."""
     reward: str = ""

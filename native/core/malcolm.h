@@ -21,7 +21,7 @@ namespace steelyard::core {
 enum class ActorInputs : uint32_t {
   kLoads = 0,  // x (N): thesis
   kRanks = 1,  // x (N), then log ranks (N): released code. Highest load -1, lowest 1.
-  kWaits = 2,  // the wait and the time in the server that a task sent there now would expect (N each); live
+  kWaits = 2,  // the wait that a task sent there now would expect (N), its service time there (N); live
 };
 
 enum class RackReward : uint32_t {
@@ -65,7 +65,7 @@ struct MalcolmConfig {
   // as a start, and a draw is from the distribution of that moment. Else they stand for a window.
   bool live_draws = false;
   float warm_start = 0;      // initial weight of a server's own load: -w migration, +w stealing (waits: 0)
-  float warm_others = 0;     // waits: the same of the others' waits, in the place of warm_start
+  float warm_others = 0;     // waits: initial -w of the others' waits and of service times
   float warm_keep = 0;       // initial bias: of keeping a task, and against stealing nothing
   float init_scale = 0.01F;  // initial weights are uniform within +- this, in actors and critic
   uint64_t seed = 0;         // of the initial weights

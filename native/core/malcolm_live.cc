@@ -13,7 +13,7 @@ void MalcolmServer::set_input(uint32_t k, float value) {
   stale_ = true;
 }
 
-// What a task that goes to a server of this load would expect there.
+// What a task that goes to a server of this load would expect there: full_ is its service time.
 void MalcolmServer::see(uint32_t server, float load) {
   const float with_it = load + task_[server];
   if (config_.inputs == ActorInputs::kWaits) {
