@@ -9,7 +9,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 
 #include "native/dataplane/transport.h"
@@ -72,18 +71,6 @@ void read_addresses(const std::string& interface, const LinkConfig& config, Link
   ::freeifaddrs(all);
 }
 
-// The kernel would send every packet a second time.
-void check_forwarding(const std::string& interface) {
-  for (const char* family : {"ipv4", "ipv6"}) {
-    const std::string path = std::string("/proc/sys/net/") + family + "/conf/" + interface + "/forwarding";
-    std::ifstream file(path);
-    int on = 0;
-    if (file >> on && on != 0) {
-      refuse(interface, "the kernel forwards as well, so that each packet would go out twice; write 0 to " + path);
-    }
-  }
-}
-
 }  // namespace
 
 Link link_of(const LinkConfig& config) {
@@ -102,7 +89,6 @@ Link link_of(const LinkConfig& config) {
   if (!config.mac) std::memcpy(link.mac.data(), query.ask(SIOCGIFHWADDR).ifr_hwaddr.sa_data, link.mac.size());
   if ((query.ask(SIOCGIFFLAGS).ifr_flags & IFF_UP) == 0) refuse(config.interface, "is down");
   read_addresses(config.interface, config, &link);
-  check_forwarding(config.interface);
   return link;
 }
 

@@ -39,7 +39,21 @@ std::vector<PolicyArtefact> read_policies(const Config& config) {
 Runtime::Runtime(const Config& config, Log* log)
     : log_(log),
       forwarder_(config, link_of(config.link), read_policies(config)),
-      transport_(open_transport(config, forwarder_.link().mtu)) {}
+      transport_(open_transport(config, forwarder_.link().mtu)) {
+  hide_from_kernel(config);
+}
+
+void Runtime::hide_from_kernel(const Config& config) {
+  std::vector<Address> addresses;
+  for (const VipConfig& vip : config.vips) {
+    addresses.push_back(vip.address);
+    if (!is_local(vip.address)) continue;
+    log_->write("local_address",
+                Json().add("vip", vip.name).add("why", "an interface has it: the kernel answers its clients too"));
+  }
+  const std::string why = routes_.want(addresses);
+  if (!why.empty()) log_->write("kernel_not_told", Json().add("why", why));
+}
 
 void Runtime::run() {
   TimeNs next_tick = 0;
@@ -106,6 +120,7 @@ std::string Runtime::reload(const std::string& path) {
       if (error.empty()) forwarder.reconfigure(next, policies, monotonic_now());
     });
     if (!ran) error = "the balancer is stopping";
+    if (error.empty()) hide_from_kernel(next);
   } catch (const std::runtime_error& refused) {
     error = refused.what();
   }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "native/dataplane/forwarder.h"
+#include "native/dataplane/kernel_routes.h"
 #include "native/dataplane/log.h"
 #include "native/dataplane/transport.h"
 
@@ -36,10 +37,12 @@ class Runtime {
   void tick(TimeNs now);
   void run_job();
   void report_health();
+  void hide_from_kernel(const Config& config);
 
   Log* log_;
   Forwarder forwarder_;
   std::unique_ptr<Transport> transport_;
+  KernelRoutes routes_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> has_job_ = false;
   std::mutex callers_, mutex_;
