@@ -301,18 +301,7 @@ void LoadBalancer::set_weights(std::span<const double> weights) {
 }
 
 void LoadBalancer::observe(TimeNs now, float* out) {
-  const int n = config_.num_servers;
-  for (int j = 0; j < n; ++j) {
-    *out = static_cast<float>(flows_on_[j]);
-    const Reduced duration = config_.features ? duration_[j].reduce(now) : Reduced{};
-    const Reduced completion = config_.features ? completion_[j].reduce(now) : Reduced{};
-    duration.write(out + 1);
-    completion.write(out + 1 + kReducedScalars);
-    out += kServerFeatures;
-  }
-  inter_arrival_.reduce(now).write(out);
-  out += kGlobalFeatures;
-  for (int j = 0; j < n; ++j) out[j] = action_[j];
+  write_observation({flows_on_, duration_, completion_, &inter_arrival_, action_}, now, out);
 }
 
 void LoadBalancer::observe_durations(TimeNs now, float* out) {

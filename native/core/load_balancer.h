@@ -11,6 +11,7 @@
 #include "native/core/flow_table.h"
 #include "native/core/hlb.h"
 #include "native/core/least_request.h"
+#include "native/core/observation.h"
 #include "native/core/peak_ewma.h"
 #include "native/core/prequal.h"
 #include "native/core/reservoir.h"
@@ -85,6 +86,13 @@ class LoadBalancer {
   const std::vector<uint32_t>& flows_on() const { return flows_on_; }
   const std::vector<WeightQ16>& weights() const { return weight_; }
   const std::vector<ServerId>& members() const { return members_; }
+  // The action that set_action noted last, zeros before.
+  const std::vector<float>& action() const { return action_; }
+  // Samples per server; empty spans when no features are kept.
+  std::span<const Reservoir> durations() const { return duration_; }
+  std::span<const Reservoir> completions() const { return completion_; }
+  const Reservoir& inter_arrival() const { return inter_arrival_; }
+  int num_servers() const { return config_.num_servers; }
   uint64_t untracked() const { return untracked_; }
 
  private:

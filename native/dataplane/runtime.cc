@@ -27,11 +27,7 @@ std::vector<PolicyArtefact> read_policies(const Config& config) {
   for (size_t i = 0; i < config.vips.size(); ++i) {
     const VipConfig& vip = config.vips[i];
     if (vip.rule != "policy") continue;
-    if (vip.policy_file.empty()) {
-      policies[i].error = "no policy_file and no shared_memory";
-    } else {
-      policies[i].policy = core::load_policy_file(vip.policy_file, &policies[i].error);
-    }
+    if (!vip.policy_file.empty()) policies[i].policy = core::load_policy_file(vip.policy_file, &policies[i].error);
   }
   return policies;
 }

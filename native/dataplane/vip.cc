@@ -171,7 +171,11 @@ void Vip::tick(TimeNs now) {
   const auto interval = static_cast<TimeNs>(config_.interval_s * core::kNanosPerSecond);
   next_update_ = std::max(next_update_ + interval, now);
   core_->tick(now, nullptr);
-  policy_.tick(core_.get(), now);
+  for (size_t j = 0; j < shared_.size(); ++j) {
+    const Endpoint& endpoint = endpoints_[endpoint_of_[j]];
+    shared_[j] = {endpoint.opened, endpoint.completed, endpoint.packets, endpoint.bytes, endpoint.reset, 0};
+  }
+  policy_.tick(core_.get(), shared_, now);
 }
 
 }  // namespace steelyard::dataplane

@@ -121,6 +121,7 @@ class Vip {
   std::array<uint32_t, kFlowStates> in_state_{};
   VipCounters counters_;
   PolicyHost policy_;
+  std::vector<shm::ServerCounters> shared_;
   uint32_t sweep_at_ = 0;
   TimeNs swept_ = 0;
   TimeNs next_update_ = 0;

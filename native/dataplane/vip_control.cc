@@ -211,8 +211,11 @@ void Vip::apply_limits() {
 }
 
 void Vip::host_policy(const PolicyArtefact& policy) {
-  if (config_.rule != "policy") return policy_.stop();
-  policy_.host(policy, static_cast<int>(config_.servers.size()), balancer_, num_balancers_);
+  PolicyPlace place{.reservoir_size = config_.reservoir_size, .balancer = balancer_, .num_balancers = num_balancers_};
+  for (const ServerConfig& server : config_.servers) place.servers.push_back(text_of(server.address));
+  shared_.resize(config_.servers.size());
+  policy_.share(config_.shared_memory, place, static_cast<TimeNs>(config_.max_age_s * core::kNanosPerSecond));
+  config_.rule == "policy" ? policy_.host(policy, place) : policy_.stop();
 }
 
 }  // namespace steelyard::dataplane
