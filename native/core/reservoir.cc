@@ -1,5 +1,7 @@
 #include "native/core/reservoir.h"
 
+#include <algorithm>
+
 #include "native/core/lanes.h"
 #include "native/core/rng.h"
 
@@ -100,7 +102,17 @@ void Reservoir::restart(uint64_t stream) {
   stream_ = stream;
   filled_ = 0;
   dirty_ = false;
+  base_ += added_ + 1;
   added_ = 0;
+}
+
+void Reservoir::assign(std::span<const TimeNs> times, std::span<const float> values) {
+  std::copy(times.begin(), times.end(), times_.begin());
+  std::copy(values.begin(), values.end(), values_.begin());
+  filled_ = static_cast<int>(values.size());
+  dirty_ = filled_ > 0;
+  base_ += added_ + 1;
+  added_ = values.size();
 }
 
 void Reservoir::reduce_moments() {

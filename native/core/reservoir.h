@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "native/core/schema.h"
 #include "native/core/types.h"
@@ -31,9 +32,14 @@ class Reservoir {
   Reduced reduce(TimeNs now);
   // Forgets all samples; the slots of the next ones are drawn from `stream`.
   void restart(uint64_t stream);
+  // Takes the samples of another reservoir, in the order of its slots, so that it reduces to the same bits.
+  // Both of the same length, at most kMaxSize.
+  void assign(std::span<const TimeNs> times, std::span<const float> values);
 
   int filled() const { return filled_; }
   uint64_t added() const { return added_; }
+  // Differs whenever the samples do; never goes back.
+  uint64_t version() const { return base_ + added_; }
   TimeNs time_at(int slot) const { return times_[slot]; }
   float value_at(int slot) const { return values_[slot]; }
 
@@ -45,6 +51,7 @@ class Reservoir {
   int filled_ = 0;
   bool dirty_ = false;  // samples changed since `reduced_` was computed
   uint64_t added_ = 0;
+  uint64_t base_ = 0;  // of version()
   TimeNs reduced_at_ = 0;
   Reduced reduced_;
   alignas(32) std::array<TimeNs, kMaxSize> times_{};
