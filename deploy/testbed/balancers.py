@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from steelyard.agents import rules
+from steelyard.deploy.lb_commands import find_binary
 from steelyard.deploy.testbed import lb_config, machine, network, site
 from steelyard.deploy.testbed.machine import TestbedError
 from steelyard.envs.errors import UserError, unknown
@@ -25,11 +25,9 @@ LB, KERNEL = "lb", "kernel"
 DATAPLANES = (LB, KERNEL)
 DEFAULT = LB
 KERNEL_RULES = ("ecmp", "wcmp")
-PROGRAM = "steelyard-lb"
 _START_LIMIT_S = 10.0
 _STOP_LIMIT_S = 5.0
 _PR_SET_PDEATHSIG = 1
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -65,7 +63,7 @@ def check(scenario: Scenario, source: str, dataplane: str) -> None:
         path = Path(folder) / "lb.toml"
         path.write_text(lb_config.text(scenario, 0, source, shared_memory(network.DEFAULT_PREFIX, 0), 0))
         done = subprocess.run(
-            [program(), "--config", path, "--check"], capture_output=True, text=True, timeout=30
+            [find_binary(), "--config", path, "--check"], capture_output=True, text=True, timeout=30
         )
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"status {done.returncode}"]
@@ -107,25 +105,6 @@ def shared_memory(prefix: str, balancer: int) -> Path:
     return Path("/dev/shm") / f"{prefix}-lb{balancer}"
 
 
-def program() -> Path:
-    """The balancer's program; UserError with what builds it if there is none.
-
-    $STEELYARD_LB goes before the one built in this checkout, and that before one on the path.
-    """
-    named = os.environ.get("STEELYARD_LB")
-    if named:
-        if not os.access(named, os.X_OK):
-            raise UserError(f"STEELYARD_LB = {named}: must be the program {PROGRAM}")
-        return Path(named)
-    built = _ROOT / "build" / "cmake-release" / "native" / "dataplane" / PROGRAM
-    if os.access(built, os.X_OK):
-        return built
-    found = shutil.which(PROGRAM)
-    if found is None:
-        raise UserError(f"{PROGRAM} is not built; run `make lb`, or play with --dataplane kernel")
-    return Path(found)
-
-
 def last_line(path: Path) -> str:
     """Last line of a log; a note if there is none."""
     lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
@@ -152,7 +131,7 @@ def _start(
 
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{net.balancer(index)}", program(), "--config", path],
+            ["nsenter", f"--net=/run/netns/{net.balancer(index)}", find_binary(), "--config", path],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
