@@ -138,7 +138,7 @@ fuzz: | $(VENV)/.dev
 	ctest --test-dir build/cmake-fuzz --output-on-failure -R fuzz_
 
 # --- checks ---
-NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.cc)
+NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.c native/*/*.cc)
 lint: | $(VENV)/.dev
 	ruff check .
 	ruff format --check .

@@ -16,6 +16,7 @@ void bind_rack_malcolm(py::module_& module);
 void bind_rack_batch(py::module_& module);
 void bind_malcolm(py::module_& module);
 void bind_malcolm_kernels(py::module_& module);
+void bind_shm(py::module_& module);
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Steelyard's native core: decisions, simulator, inference.";
@@ -32,4 +33,5 @@ PYBIND11_MODULE(_native, module) {
   bind_malcolm(module);
   bind_malcolm_kernels(module);
   bind_rack_malcolm(module);
+  bind_shm(module);
 }

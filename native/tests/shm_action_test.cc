@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "native/core/schema.h"
@@ -200,6 +201,40 @@ TEST_F(ShmAction, AHalfWrittenOneIsNotSeen) {
     EXPECT_EQ(view.generation, whole);
     EXPECT_EQ(view.action[3], 0.25f);
   }
+}
+
+// What C++ publishes a program in C reads, and what that writes comes back.
+TEST_F(ShmAction, AConsumerInC) {
+  send_flows(balancer_, 0, 900);
+  balancer_.set_members(std::vector<core::ServerId>{1, 3});
+  std::vector<ServerCounters> counters(4);
+  counters[3].packets = 12345;
+  publisher_->publish(balancer_, counters, kNow);
+  agent_.reset();
+  const std::string command = STEELYARD_SHM_CONSUMER " " + std::string(path_);
+  FILE* consumer = popen(command.c_str(), "r");
+  ASSERT_NE(consumer, nullptr);
+  uint64_t server, on, packets, count, lines = 0;
+  double mean;
+  char first[80];
+  ASSERT_NE(std::fgets(first, sizeof first, consumer), nullptr);
+  EXPECT_STREQ(first, "publication 2 active 2\n");
+  while (std::fscanf(consumer, "server %lu on %lu packets %lu fct %lf of %lu\n", &server, &on, &packets,
+                     &mean, &count) == 5) {
+    EXPECT_EQ(server, lines++ == 0 ? 1u : 3u);
+    EXPECT_EQ(on, balancer_.flows_on()[server]);
+    EXPECT_EQ(packets, server == 3 ? 12345u : 0u);
+    const core::Reservoir& fct = balancer_.completions()[server];
+    ASSERT_EQ(count, static_cast<uint64_t>(fct.filled()));
+    double sum = 0;
+    for (int i = 0; i < fct.filled(); ++i) sum += static_cast<double>(fct.value_at(i));
+    EXPECT_DOUBLE_EQ(mean, sum / fct.filled());
+  }
+  EXPECT_EQ(pclose(consumer), 0);
+  EXPECT_EQ(lines, 2u);
+  const ActionView& view = publisher_->poll(kNow, kMaxAge);
+  ASSERT_TRUE(view.usable()) << view.why();
+  EXPECT_EQ(view.weights[3], 4.0);
 }
 
 TEST_F(ShmAction, EveryStatusHasItsWords) {
