@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from lb_net import PORT, VIP4, VIP6, Net, balancer_binary, server_address
 
 SERVERS = 3

@@ -157,6 +157,8 @@ def test_groups_in_either_version(tmp_path: Path, version: int) -> None:
     assert capacity.share_of(groups, "tb", 1) == pytest.approx(0.25)
     written = "cpu.cfs_quota_us" if version == 1 else "cpu.max"
     assert not (root / "tb" / "s0" / written).exists()
+    capacity.join(groups, "tb", 17)
+    assert (groups.others("tb") / "cgroup.procs").read_text() == "17"
 
 
 def test_a_machine_without_groups_is_refused(tmp_path: Path) -> None:

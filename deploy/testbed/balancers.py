@@ -16,7 +16,7 @@ from pathlib import Path
 
 from steelyard.agents import rules
 from steelyard.deploy.lb_commands import find_binary
-from steelyard.deploy.testbed import lb_config, machine, network, site
+from steelyard.deploy.testbed import capacity, lb_config, machine, network, site
 from steelyard.deploy.testbed.machine import TestbedError
 from steelyard.envs.errors import UserError, unknown
 from steelyard.envs.scenario import Scenario
@@ -140,6 +140,7 @@ def _start(
         )
     started.processes.append(process)
     started.logs.append(log)
+    capacity.join(capacity.find_groups(), net.prefix, process.pid)
 
 
 def _await(started: Balancers, namespace: str, index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ MIN_QUOTA_US = 1000
 """The kernel takes no less."""
 MAX_PERIOD_US = 1_000_000
 MIN_SHARE = 0.01
+OTHERS = "others"
 WEIGHT = 16
-"""Of all servers together against everything else that wants a processor, which has 1: a capacity that others
-could take away would be none. The quotas bound what the servers can take."""
+"""Of the testbed against everything else that wants a processor, which has 1: a capacity that others
+could take away would be none. Quotas bound what the servers can take."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class CpuGroups:
     def server(self, prefix: str, server: int) -> Path:
         """Of one server of a testbed."""
         return self.root / prefix / f"s{server}"
+
+    def others(self, prefix: str) -> Path:
+        """Of balancers and client, without a limit."""
+        return self.root / prefix / OTHERS
 
 
 def find_groups(v1: Path = Path("/sys/fs/cgroup/cpu"), v2: Path = Path("/sys/fs/cgroup")) -> CpuGroups:
@@ -62,7 +68,7 @@ def settings(share: float, version: int) -> Mapping[str, str]:
 
 
 def make(groups: CpuGroups, prefix: str, servers: int) -> None:
-    """One group for each server, without a limit yet."""
+    """One group for each server, without a limit yet, and one for balancers and client."""
     folder = groups.folder(prefix)
     folder.mkdir(exist_ok=True)
     name, value = ("cpu.weight", 100 * WEIGHT) if groups.version == 2 else ("cpu.shares", 1024 * WEIGHT)
@@ -72,6 +78,18 @@ def make(groups: CpuGroups, prefix: str, servers: int) -> None:
         _write(folder / "cgroup.subtree_control", "+cpu")
     for server in range(servers):
         groups.server(prefix, server).mkdir(exist_ok=True)
+    groups.others(prefix).mkdir(exist_ok=True)
+
+
+def join(groups: CpuGroups, prefix: str, pid: int) -> None:
+    """A process that forwards or asks is to have a processor when it wants one, as servers have."""
+    _write(groups.others(prefix) / "cgroup.procs", str(pid))
+
+
+def join_thread(groups: CpuGroups, prefix: str) -> None:
+    """The same for the calling thread alone; version 2 has no groups of threads, so there it stays."""
+    if groups.version == 1:
+        _write(groups.others(prefix) / "tasks", str(threading.get_native_id()))
 
 
 def set_share(groups: CpuGroups, prefix: str, server: int, share: float | None) -> None:

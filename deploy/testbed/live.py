@@ -7,6 +7,7 @@ which are summarised as those of the simulator, and `learning_ground` a place to
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -49,8 +50,9 @@ def run_live(
     """One row per scenario, member and seed, in that order; the testbed is brought up if it is not.
 
     A row has the keys of a simulated one (trainers.evaluation.run_cells) and `dataplane`, `lag_p99_s` (how
-    late requests left), `service_mean_s` (CPU time of a request), `server_flows`, `lb_cpu_s`, `problems`.
-    UserError before anything is played for a policy or scenario that cannot be.
+    late requests left), `service_mean_s` (CPU time of a request), `server_flows`, `problems`, `lb_cpu_share`
+    (of one processor, all balancers together). UserError before anything is played for a policy or scenario
+    that cannot be.
     """
     for scenario in scenarios:
         site.check_scenario(scenario)
@@ -80,13 +82,13 @@ def run_episode(
 ) -> dict[str, Any]:
     """The metrics of one episode under one rule or policy file."""
     with balancers.forwarding(place, scenario, source, dataplane, seed) as active:
-        before_s = active.cpu_s()
+        before_s, began = active.cpu_s(), time.monotonic()
         played = play.play(place, scenario, seed, active.watch)
-        lb_cpu_s = active.cpu_s() - before_s
+        lb_cpu_share = (active.cpu_s() - before_s) / (time.monotonic() - began)
     return {
         **measure.row(scenario, played.episode),
         "dataplane": dataplane,
-        "lb_cpu_s": lb_cpu_s,
+        "lb_cpu_share": lb_cpu_share,
         "problems": play.describe(played.problems),
     }
 

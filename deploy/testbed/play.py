@@ -79,9 +79,13 @@ def _running(client: native.OpenLoopClient, place: site.Site, start_ns: int) -> 
     """The client plays in its namespace on a thread; yields whether it has ended, stops it on the way out."""
     errors: list[BaseException] = []
 
+    def ask() -> None:
+        capacity.join_thread(capacity.find_groups(), place.network.prefix)
+        client.run(start_ns)
+
     def run() -> None:
         try:
-            call_in(place.network.client, lambda: client.run(start_ns))
+            call_in(place.network.client, ask)
         except BaseException as error:
             errors.append(error)
 
