@@ -211,7 +211,10 @@ void Vip::apply_limits() {
 }
 
 void Vip::host_policy(const PolicyArtefact& policy) {
-  PolicyPlace place{.reservoir_size = config_.reservoir_size, .balancer = balancer_, .num_balancers = num_balancers_};
+  PolicyPlace place;
+  place.reservoir_size = config_.reservoir_size;
+  place.balancer = balancer_;
+  place.num_balancers = num_balancers_;
   for (const ServerConfig& server : config_.servers) place.servers.push_back(text_of(server.address));
   shared_.resize(config_.servers.size());
   policy_.share(config_.shared_memory, place, static_cast<TimeNs>(config_.max_age_s * core::kNanosPerSecond));
