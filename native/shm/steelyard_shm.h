@@ -293,7 +293,8 @@ static inline const steelyard_shm_server* steelyard_shm_server_of(const steelyar
                                                                   const uint64_t* state, uint64_t server) {
   return (const steelyard_shm_server*)(state + layout->servers_at) + server;
 }
-enum { STEELYARD_SHM_INTER_ARRIVAL = 0 }; /* reservoirs by number: then 1 + 2 j and 2 + 2 j of server j */
+/* Reservoirs by number. */
+#define STEELYARD_SHM_INTER_ARRIVAL UINT64_C(0)
 static inline uint64_t steelyard_shm_flow_duration(uint64_t server) { return 1 + 2 * server; }
 static inline uint64_t steelyard_shm_fct(uint64_t server) { return 2 + 2 * server; }
 static inline uint64_t steelyard_shm_reservoir_at(const steelyard_shm_layout* layout, uint64_t reservoir) {
