@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused(two: list[FakeBalancer], tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"pools: .*nothing-here"):
         live_v0.parallel_env(pools=[paths[0], tmp_path / "nothing-here"]).reset(seed=1)
     with pytest.raises(UserError, match="must be of 7 servers"):
-        live_v0.parallel_env("testbed-2x7", pools=paths).reset(seed=1)
+        live_v0.parallel_env(scenario="testbed-2x7", pools=paths).reset(seed=1)
     env = make(two)
     env.reset(seed=1)
     with pytest.raises(UserError, match="action of lb_1 is missing"):
@@ -241,7 +241,7 @@ def test_a_learner_learns_from_balancers(
             self.ground = Ground()
 
         @contextmanager
-        def learning_ground(self, scenario: Scenario) -> Iterator[Ground]:
+        def learning_ground(self, scenario: Scenario, name: str) -> Iterator[Ground]:
             yield self.ground
 
     host = Host()
@@ -255,7 +255,7 @@ def test_a_learner_learns_from_balancers(
     trainer = DistrLbTrainer(config, scenario, seed=2)
     live.begin_from(trainer, tmp_path / "run")
     assert trainer.policy() == simulated.policy()
-    with live.learning(trainer, scenario, config):
+    with live.learning(trainer, scenario, config, "tb"):
         played = trainer.round(1)
     assert host.ground.seeds == [native.train_seed(2, 0)]
     assert played.stats["flows"][0] > 0

@@ -10,13 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from testbeds import NAME, cleaned, require_root
+from zero_policy import policy_blob
 
 from steelyard import native
-from steelyard.deploy.testbed import balancers, capacity, live, machine, play, servers, site
+from steelyard.deploy.testbed import balancers, capacity, ground, live, machine, play, servers, site
+from steelyard.envs import live_v0
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers.cli import main
@@ -159,3 +162,96 @@ def test_status_as_json(place: site.Site, capfd: pytest.CaptureFixture[str]) -> 
     told = json.loads(capfd.readouterr().out)
     assert told["up"] is True
     assert [part["what"] for part in told["parts"]] == ["namespaces", *(f"server {j}" for j in range(4))]
+
+
+# --- through steelyard-lb ---
+
+
+@pytest.mark.parametrize("policy", ["lsq", "hosted"])
+def test_balancers_forward_every_request(place: site.Site, policy: str, tmp_path: Path) -> None:
+    if policy == "hosted":
+        (tmp_path / "policy.bin").write_bytes(policy_blob(4))
+    source = str(tmp_path / "policy.bin") if policy == "hosted" else policy
+    balancers.check(SCENARIO, source, "lb")
+    row = live.run_episode(place, SCENARIO, source, 4, "lb")
+    assert row["problems"] == ""
+    assert row["rejected"] == 0
+    assert all(count > 0 for count in row["server_flows"])
+    assert row["lb_cpu_share"] > 0
+
+
+def test_a_balancer_that_dies_ends_the_episode(place: site.Site) -> None:
+    with balancers.forwarding(place, SCENARIO, "lsq", "lb", 1) as active:
+
+        def moved(t_s: float) -> None:
+            if t_s > 0.3:
+                active.processes[1].kill()
+                active.processes[1].wait()
+            active.watch(t_s)
+
+        with pytest.raises(machine.TestbedError, match="balancer 1 ended with status -9"):
+            play.play(place, SCENARIO, 1, moved)
+    assert balancers.Balancers().cpu_s() == 0
+
+
+def test_agents_see_and_steer_real_balancers() -> None:
+    name = f"{NAME}g"
+    try:
+        with ground.ground(SCENARIO, name) as made:
+            env = live_v0.parallel_env(scenario=SCENARIO, pools=made.pools, traffic=made)
+            env.reset(seed=1)
+            actions = {"lb_0": np.array([1, 0, 0, -1], np.float32), "lb_1": np.zeros(4, np.float32)}
+            while env.agents:
+                observations, _, _, truncated, infos = env.step(actions)
+            np.testing.assert_allclose(observations["lb_0"][-4:], actions["lb_0"], atol=1e-6)
+            assert all(truncated.values())
+            assert infos["lb_0"]["flows"] > 0
+            env.close()
+    finally:
+        site.take_down(name)
+        (site.HOME / f"{name}.lock").unlink(missing_ok=True)
+    assert site.traces(name) == []
+
+
+def test_training_goes_on_live(tmp_path: Path) -> None:
+    require_root()
+    name, short = f"{NAME}t", "--set episode.horizon_s=2 --set episode.warmup_s=0 --threads 1 --quiet"
+    small = "--set algo.batch_size=4 --set algo.chunk=6 --set algo.burn_in=2"
+    try:
+        first = f"train --scenario testbed-2x4 --run {tmp_path / 'sim'} --episodes 2 {short} {small}"
+        assert main([*first.split(), "--set", "algo.num_envs=2"]) == 0
+        second = f"train --live --testbed {name} --scenario testbed-2x4 --from {tmp_path / 'sim'}"
+        assert main(f"{second} --run {tmp_path / 'live'} --episodes 2 {short}".split()) == 0
+    finally:
+        site.take_down(name)
+        (site.HOME / f"{name}.lock").unlink(missing_ok=True)
+    config = json.loads((tmp_path / "live" / "config.json").read_text())
+    assert (config["engine"], config["hyper"]["measure"], config["hyper"]["chunk"]) == (
+        "live",
+        "durations",
+        6,
+    )
+    before, after = ((tmp_path / run / "policy.bin").read_bytes() for run in ("sim", "live"))
+    assert native.Policy(after).num_actors == native.Policy(before).num_actors
+    assert before != after
+
+
+def test_evaluation_of_live_episodes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    require_root()
+    name = f"{NAME}e"
+    words = f"evaluate --live --testbed {name} --scenario testbed-2x4 --policy wcmp --policy sed --seeds 0:2"
+    files = f"--json {tmp_path / 'live.json'} --table {tmp_path / 'live.csv'}"
+    try:
+        assert main(f"{words} --set episode.horizon_s=2 --set episode.warmup_s=0 {files}".split()) == 0
+    finally:
+        site.take_down(name)
+        (site.HOME / f"{name}.lock").unlink(missing_ok=True)
+    assert "sed" in capfd.readouterr().out
+    records = json.loads((tmp_path / "live.json").read_text())
+    assert [(record["policy"], record["seed"]) for record in records] == [
+        ("wcmp", 0),
+        ("wcmp", 1),
+        ("sed", 0),
+        ("sed", 1),
+    ]
+    assert "lb_cpu_share" in (tmp_path / "live.csv").read_text().splitlines()[0]

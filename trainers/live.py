@@ -39,9 +39,9 @@ class Host(Protocol):
     """What a module of the group offers."""
 
     play_study: Callable[
-        [Sequence[Scenario], Sequence[Contender], range, str, OnProgress], Sequence[dict[str, Any]]
+        [Sequence[Scenario], Sequence[Contender], range, str, str, OnProgress], Sequence[dict[str, Any]]
     ]
-    learning_ground: Callable[[Scenario], AbstractContextManager[Ground]]
+    learning_ground: Callable[[Scenario, str], AbstractContextManager[Ground]]
 
 
 def host() -> Host:
@@ -51,12 +51,14 @@ def host() -> Host:
     raise UserError(f"--live: nothing is installed that can play live (entry points {GROUP!r})")
 
 
-def run(study: Study, dataplane: str, on_progress: OnProgress) -> Sequence[Row]:
-    """One row per member and seed of a study, with the keys of simulated ones. UserError for racks."""
+def run(study: Study, testbed: str, dataplane: str, on_progress: OnProgress) -> Sequence[Row]:
+    """One row per member and seed of a study, with the keys of simulated ones; on the testbed of that name.
+    UserError for racks.
+    """
     clusters = [scenario for scenario in study.scenarios if isinstance(scenario, Scenario)]
     if len(clusters) != len(study.scenarios):
         raise UserError(f"--live: {study.scenarios[0].name!r} is a rack; only clusters can be played live")
-    return host().play_study(clusters, study.contenders, study.seeds, dataplane, on_progress)
+    return host().play_study(clusters, study.contenders, study.seeds, testbed, dataplane, on_progress)
 
 
 def check_learner(algorithm: str, hyper: dict[str, Any]) -> None:
@@ -68,11 +70,11 @@ def check_learner(algorithm: str, hyper: dict[str, Any]) -> None:
 
 
 @contextmanager
-def learning(trainer: Any, scenario: Scenario, config: Any) -> Iterator[None]:
-    """Within the block the trainer plays on a testbed. UserError or LiveError."""
+def learning(trainer: Any, scenario: Scenario, config: Any, testbed: str) -> Iterator[None]:
+    """Within the block the trainer plays on the testbed of that name. UserError or LiveError."""
     from steelyard.envs.live_v0 import LiveBatch
 
-    with host().learning_ground(scenario) as ground:
+    with host().learning_ground(scenario, testbed) as ground:
         batch = LiveBatch(
             scenario,
             ground.pools,

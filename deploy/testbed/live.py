@@ -101,17 +101,18 @@ def play_study(
     scenarios: Sequence[Scenario],
     contenders: Sequence[rules.Contender],
     seeds: range,
+    name: str,
     dataplane: str,
     on_progress: OnProgress,
 ) -> list[dict[str, Any]]:
-    """As run_live, on the testbed that is up or one for the occasion."""
+    """As run_live, on the testbed of that name; if it is not up, on one for the occasion."""
     check_contenders(contenders)
-    return run_live(scenarios, contenders, seeds, Options(dataplane=dataplane, keep=False), on_progress)
+    return run_live(scenarios, contenders, seeds, Options(name, dataplane, keep=False), on_progress)
 
 
-def learning_ground(scenario: Scenario) -> AbstractContextManager[ground.Ground]:
-    """As ground.ground, on the testbed that is up or one for the occasion."""
-    return ground.ground(scenario, DEFAULT_PREFIX)
+def learning_ground(scenario: Scenario, name: str) -> AbstractContextManager[ground.Ground]:
+    """As ground.ground."""
+    return ground.ground(scenario, name)
 
 
 def parse(policies: Sequence[str]) -> list[rules.Contender]:

@@ -33,6 +33,8 @@ class Evaluate(common.StudyOptions):
     """Play on a testbed in the place of the simulator; needs root, and scenarios that a testbed can be."""
     dataplane: Literal["lb", "kernel"] = "lb"
     """With --live: lb, steelyard-lb in every balancer; kernel, hashing by routes (ecmp, wcmp)."""
+    testbed: Annotated[str, tyro.conf.arg(metavar="NAME")] = "steelyard"
+    """With --live: name of the testbed; if it is not up, it is brought up, and taken down at the end."""
 
     table: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Write all metrics of every episode to this .csv or .parquet file, and beside it a manifest (.json)."""
@@ -68,4 +70,4 @@ class Evaluate(common.StudyOptions):
                 return evaluation.run_cells(study, evaluation.prepare(study, on_progress), on_progress)
             if self.convention != evaluation.UNCENSORED:
                 raise UserError(f"--convention {self.convention}: live, every request counts (uncensored)")
-            return live.run(study, self.dataplane, on_progress)
+            return live.run(study, self.testbed, self.dataplane, on_progress)

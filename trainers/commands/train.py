@@ -68,6 +68,8 @@ class Train:
     """Learn on a testbed on this machine, in real time (docs/testbed.md); needs root."""
     begin: Annotated[str | None, tyro.conf.arg(name="from", metavar="RUN_DIR")] = None
     """With --live: begin with what this run has learnt in the simulator."""
+    testbed: Annotated[str, tyro.conf.arg(metavar="NAME")] = "steelyard"
+    """With --live: name of the testbed; if it is not up, it is brought up, and taken down at the end."""
     quiet: common.Quiet = False
     """Print nothing but errors."""
 
@@ -119,7 +121,7 @@ class Train:
             live.begin_from(trainer, Path(self.begin))
         plan = dataclasses.replace(self._plan(scenario, config), engine="live")
         session.check_run(plan, self.resume)
-        with live.learning(trainer, scenario, config):
+        with live.learning(trainer, scenario, config, self.testbed):
             saved = session.open_run(plan, self.resume)
             return session.Session(plan, trainer, saved).run(), trainer.episodes
 
