@@ -6,6 +6,7 @@ seed both play the same arrivals, and demands that differ by one factor.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -58,13 +59,13 @@ class SimToReal:
         seeds = common.parse_seeds(self.seeds)
         scenario = site.load(self.scenario, self.overrides)
         contenders = live.parse([*POLICIES, *self.policy])
-        began = time.monotonic()
+        began, load = time.monotonic(), os.getloadavg()[0]
         options = live.Options(self.name, keep=False)
         tell = live.silent if self.quiet else _progress
         rows = live.run_live([scenario], contenders, seeds, options, tell)
         twin = configured(scenario, rows)
         simulated = simulate(twin, contenders, seeds)
-        summary = compare(rows, simulated)
+        summary = compare(rows, simulated) | {"load_average_before": load, "processors": os.cpu_count()}
         members = {member.name: member.source for each in contenders for member in each.members}
         manifest = results.manifest(
             results.command_line("sim-to-real", self),
@@ -170,11 +171,13 @@ def write(
         f"Sojourn [ms], means over {summary['episodes']} episodes for each policy; live on Apache servers, "
         f"simulated with the mean CPU time measured there ({1e3 * summary['service_mean_s']:.2f} ms). "
         f"{summary['failed']} requests failed live; the client was late by at most "
-        f"{1e3 * summary['lag_p99_s']:.1f} ms (p99 of the worst episode). Command and versions: "
+        f"{1e3 * summary['lag_p99_s']:.1f} ms (p99 of the worst episode). Load average beforehand: "
+        f"{summary['load_average_before']:.1f} on {summary['processors']} processors; beyond what is there, "
+        "servers do not get their shares and the live numbers say little. Command and versions: "
         "manifest.json.\n\n"
     )
     results.write_file("--out", directory / "table.md", (notes + table(summary)).encode())
-    rows = [row | {"where": "live"} for row in live] + [row | {"where": "simulated"} for row in simulated]
+    rows = [{**row, "where": "live"} for row in live] + [{**row, "where": "simulated"} for row in simulated]
     results.write_table("--out", directory / "rows.csv", rows)
     results.write_json("--out", directory / "summary.json", summary)
     results.write_json("--out", directory / "manifest.json", manifest)

@@ -44,6 +44,7 @@ def test_gaps_and_files(tmp_path: Path) -> None:
     assert summary["sojourn_mean_s"]["rank_correlation"] == pytest.approx(1)
     assert summary["failed"] == 4
     assert summary["episodes"] == 2
+    summary |= {"load_average_before": 0.5, "processors": 2}
     sim_to_real.write(tmp_path / "out", summary, live, simulated, {"command": "steelyard sim-to-real"})
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "manifest.json",

@@ -50,7 +50,13 @@ def play(
 
     requests = schedule(scenario, seed, place.calibration)
     client = native.OpenLoopClient(
-        VIP, HTTP_PORT, requests.due_ns, requests.paths, requests.path_of, _timeout_s(scenario), MAX_OPEN
+        VIP,
+        HTTP_PORT,
+        requests.due_ns.tolist(),
+        requests.paths,
+        requests.path_of.tolist(),
+        _timeout_s(scenario),
+        MAX_OPEN,
     )
     _allow_files()
     site.set_shares(place)
