@@ -1,7 +1,9 @@
 # make demo    train, compare and export a policy in a few minutes
+# make demo-live  train a policy and let it balance real Apache servers on this machine; as root
 # make test    everything that CI runs: lint, types, native tests, sanitizers, pytest
 # make dev     environment, editable install, native tests built        make native  quick rebuild of the extension
 # make leaderboard  every policy of the study `leaderboard`, its pages, and the top of it in README.md
+# make dataplane  steelyard-lb, the L4 load balancer
 # make fast | slow | ctest | sanitize | fuzz | lint | types | format | bench | clean | distclean
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,13 +23,16 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq
 EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: leaderboard demo test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
-.PHONY: system-build system-test
+.PHONY: leaderboard demo demo-live dataplane test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
+.PHONY: system-build system-live system-test
 
 demo: $(VENV)/.runtime
 	$(PY) -m steelyard.benchmarks.demo
 
-test: dev lint types ctest sanitize pytest
+demo-live: dataplane | system-live
+	$(PY) -m steelyard.benchmarks.demo_live
+
+test: dev lint types ctest sanitize dataplane pytest
 
 dev: $(VENV)/.dev native-tests
 
@@ -54,12 +59,23 @@ endef
 system-build:
 	@$(need) $(install_missing)
 
+# What the balancer is built from, and what the testbed runs.
+define need_live
+[[ -e /usr/include/toml++/toml.h ]] || missing+=(libtomlplusplus-dev); \
+[[ -e /usr/include/prometheus/exposer.h ]] || missing+=(prometheus-cpp-dev); \
+have ip || missing+=(iproute2); \
+have nsenter || missing+=(util-linux); \
+[[ -x /usr/sbin/apache2 ]] || missing+=(apache2); \
+compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php);
+endef
+
+system-live:
+	@$(need) $(need_live) $(install_missing)
+
 system-test:
-	@$(need) \
+	@$(need) $(need_live) \
 	[[ -e /usr/include/gtest/gtest.h ]] || missing+=(libgtest-dev); \
 	[[ -e /usr/include/benchmark/benchmark.h ]] || missing+=(libbenchmark-dev); \
-	[[ -x /usr/sbin/apache2 ]] || missing+=(apache2); \
-	compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php); \
 	$(install_missing)
 
 # BenchMARL names two packages that it never imports and that bring CUDA with them: it is installed without what
@@ -73,7 +89,7 @@ endef
 
 # --- environment: one stamp per step, so that nothing is installed twice ---
 # The demo needs fewer system packages than the tests; what is missing is named all at once.
-$(VENV)/.created: | $(if $(filter demo,$(MAKECMDGOALS)),system-build,system-test)
+$(VENV)/.created: | $(if $(filter demo demo-live dataplane,$(MAKECMDGOALS)),system-build,system-test)
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
@@ -98,6 +114,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py | system-test
 # --- native code ---
 native: | $(VENV)/.torch
 	$(PY) setup.py -q build_ext --inplace
+
+dataplane: $(VENV)/.runtime native | system-live
+	cmake -S . -B build/cmake-release -DSTEELYARD_DATAPLANE=ON
+	cmake --build build/cmake-release --target steelyard-lb -j $(JOBS)
 
 stubs: native | $(VENV)/.dev
 	@if [[ ! -e native/_native.pyi || native/_native$(EXT_SUFFIX) -nt native/_native.pyi ]]; then \

@@ -44,7 +44,7 @@ class Demo:
         run, exported, report = root / "train", root / "exported", root / "report"
         steps = self.steps(run, exported, report)
         for index, (title, command) in enumerate(steps, 1):
-            _announce(f"[{index}/{len(steps)}] {title}", command, began)
+            announce(f"[{index}/{len(steps)}] {title}", command, began)
             status = cli.main(shlex.split(command))
             if status:
                 return status
@@ -125,7 +125,8 @@ def same_decisions(blob: Path, compiled: Path) -> int:
     return sum(r["flows"] for r in results[0])
 
 
-def _announce(title: str, command: str, began: float) -> None:
+def announce(title: str, command: str, began: float) -> None:
+    """Print what comes, when, and the command that does it."""
     minutes, seconds = divmod(int(time.monotonic() - began), 60)
     print(f"\n{title}  ({minutes}:{seconds:02d})\n$ steelyard {command}", flush=True)
 

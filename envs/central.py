@@ -13,8 +13,8 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.envs.batch import LoadBalanceBatch
+from steelyard.envs.batch_env import RENDER_MODES, check_render_mode, render_moment, world_info
 from steelyard.envs.errors import UserError, bad_value
-from steelyard.envs.load_balance_v0 import RENDER_MODES, check_render_mode, render_moment, world_info
 from steelyard.envs.native_batch import NativeBatch
 from steelyard.envs.scenario import Scenario
 from steelyard.envs.spaces import action_space, observation_space
@@ -112,7 +112,7 @@ class LoadBalanceCentralEnv(BatchCentralEnv):
     def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
         """The moment as `render_mode` says: text, an image (height, 480, 3) uint8, or printed text."""
         seen = self._game.buffers.observations[0]
-        return render_moment(seen, self._game, self._time_s(), self.render_mode)
+        return render_moment(seen, self.scenario, self._time_s(), self.render_mode)
 
     def _time_s(self) -> float:
         return min(self._steps * self.scenario.control.step_s, self.scenario.episode.horizon_s)

@@ -17,6 +17,15 @@ class UserError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+class LiveError(RuntimeError):
+    """What runs for real did not do what it should. `str(error)` is one line; the command line prints it and
+    exits with 1.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(message.split()))
+
+
 def shown(value: object) -> str:
     """The value as it appears in an error: its repr, cut to 80 characters."""
     try:

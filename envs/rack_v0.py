@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
 
+from steelyard.envs.batch_env import RENDER_MODES, check_render_mode
 from steelyard.envs.errors import UserError, bad_value, unknown
-from steelyard.envs.load_balance_v0 import RENDER_MODES, check_render_mode
 from steelyard.envs.rack_batch import RackBatch
 from steelyard.envs.rack_render import render_image, render_text
 from steelyard.envs.rack_scenario import RackScenario

@@ -30,6 +30,8 @@ REQUIRED = (
     "hlb-128",
     "large-6x20",
     "moderate-2x7",
+    "testbed-2x4",
+    "testbed-2x7",
     "web-trace",
 )
 SMALLEST = """

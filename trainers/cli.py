@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from steelyard.envs.errors import LiveError
+
 GROUP = "steelyard.commands"
 ORDER = ("scenarios", "simulate", "train", "evaluate", "compare", "tune", "sweep", "export", "bench")
 """Commands in the order a newcomer needs them; others follow by name."""
@@ -57,6 +59,8 @@ def run_command(entry: metadata.EntryPoint, args: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STATUS_ERROR
+    except LiveError as error:
+        return fail(str(error), STATUS_ERROR)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if os.environ.get("STEELYARD_TRACEBACK") == "1":
             raise

@@ -52,6 +52,7 @@ from steelyard.envs.scenario import Scenario
 from steelyard.trainers import checkpoint
 from steelyard.trainers.replay import SequenceReplay
 from steelyard.trainers.rounds import (
+    MakeBatch,
     RewardScale,
     Round,
     check_game,
@@ -61,6 +62,7 @@ from steelyard.trainers.rounds import (
     play,
     require,
     shaped,
+    simulated,
 )
 
 
@@ -343,6 +345,7 @@ class DistrLbTrainer:
         seeds = np.random.SeedSequence(seed).generate_state(scenario.num_agents, np.uint64)
         self.agents = [Agent(config, scenario.num_servers, self.steps, int(s >> 1)) for s in seeds]
         self.episodes = 0
+        self.make_batch: MakeBatch = simulated
 
     def play(self, seeds: Sequence[int]) -> Round:
         """One episode per seed with sampled actions, remembered by every agent; the records."""
@@ -357,7 +360,7 @@ class DistrLbTrainer:
                 actions.append(action)
             return torch.stack(actions, 1)
 
-        played, tape = play(self.scenario, seeds, act, self.config)
+        played, tape = play(self.scenario, seeds, act, self.config, make=self.make_batch)
         for index, agent in enumerate(self.agents):
             obs, action, reward = (
                 tape[name][:, :, index].contiguous() for name in ("obs", "action", "reward")

@@ -111,26 +111,36 @@ def check_game(config: GameConfig, scenario: Scenario) -> None:
     check_reward(config.reward or scenario.reward.kind, config.measure or scenario.reward.measure)
 
 
+MakeBatch = Callable[[Scenario, int, GameConfig], Any]
+"""Gives a batch of so many worlds of the scenario, as LoadBalanceBatch is one."""
+
+
+def simulated(scenario: Scenario, worlds: int, config: GameConfig) -> LoadBalanceBatch:
+    """Worlds of the simulator."""
+    return LoadBalanceBatch(
+        scenario,
+        worlds,
+        reward=config.reward or None,
+        measure=config.measure or None,
+        discrete=config.discrete,
+        autoreset=False,
+    )
+
+
 def play(
     scenario: Scenario,
     seeds: Sequence[int],
     act: Callable[[torch.Tensor], torch.Tensor],
     config: GameConfig,
     watch: Callable[[LoadBalanceBatch], torch.Tensor] | None = None,
+    make: MakeBatch = simulated,
 ) -> tuple[Round, dict[str, torch.Tensor]]:
     """One episode per seed side by side. act: obs (B, M, obs_dim) -> actions (B, M, N).
 
     The records, and obs (B, T+1, M, obs_dim), action (B, T, M, N), reward (B, T, M); with `watch`, what it
     saw, (B, ..), as world (B, T+1, ..). UserError if any is NaN.
     """
-    batch = LoadBalanceBatch(
-        scenario,
-        len(seeds),
-        reward=config.reward or None,
-        measure=config.measure or None,
-        discrete=config.discrete,
-        autoreset=False,
-    )
+    batch = make(scenario, len(seeds), config)
     obs = torch.from_numpy(batch.reset(seeds=seeds).copy())
     tape: dict[str, list[torch.Tensor]] = {"obs": [obs], "action": [], "reward": []}
     if watch is not None:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -125,9 +126,11 @@ class Installation:
 
 
 def find_apache(
-    search_path: str | None = None, modules: Path = Path("/usr/lib/apache2/modules")
+    search_path: str | None = None,
+    modules: Path = Path("/usr/lib/apache2/modules"),
+    more: Sequence[str] = (),
 ) -> Installation:
-    """The installed Apache and the modules that a recording needs.
+    """The installed Apache and the modules that a recording needs, and `more` (names as "headers").
 
     UserError naming what is missing and the command that installs it.
     """
@@ -136,7 +139,7 @@ def find_apache(
     if binary is None:
         raise UserError(f"Apache (apache2) is missing; install it and PHP: {INSTALL}")
     found = []
-    for name in ("mpm_prefork", "authz_core", "mime", "lua"):
+    for name in ("mpm_prefork", "authz_core", "mime", "lua", *more):
         found.append((f"{name}_module", modules / f"mod_{name}.so"))
     php = sorted(modules.glob("libphp*.so"))
     found.append(("php_module", php[-1] if php else modules / "libphp8.2.so"))
@@ -212,7 +215,7 @@ class PrivateApache:
                 port=self.port,
                 workers=self.workers,
                 modules="\n".join(f'LoadModule {name} "{path}"' for name, path in self.installation.modules),
-                identity=_identity(self.root),
+                identity=identity(self.root),
             )
         )
 
@@ -296,7 +299,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _identity(root: Path) -> str:
+def identity(root: Path) -> str:
     """Apache refuses to serve as root; Debian has the user www-data for this. Others serve as themselves."""
     if os.geteuid() != 0:
         return ""

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "native/sim/flow_schedule.h"
 #include "native/sim/payoff.h"
 #include "native/sim/runner.h"
 
@@ -121,6 +122,16 @@ py::list simulate(const sim::ClusterConfig& config, const core::RuleConfig& rule
   return out;
 }
 
+py::dict flow_schedule(const sim::ClusterConfig& config, uint64_t seed) {
+  const sim::FlowSchedule flows = sim::flow_schedule(bind::frozen(config), seed);
+  const py::ssize_t count = static_cast<py::ssize_t>(flows.arrival_s.size());
+  py::dict d;
+  d["arrival_s"] = array_of(flows.arrival_s, {count});
+  d["demand_s"] = array_of(flows.demand_s, {count});
+  d["trace_row"] = array_of(flows.trace_row, {count});
+  return d;
+}
+
 py::array_t<float> observe(ClusterWorld& world, int agent) {
   if (agent < 0 || agent >= world.num_balancers())
     throw py::index_error("agent: " + std::to_string(agent) + " is not in the pool");
@@ -208,6 +219,9 @@ void bind_cluster(py::module_& module) {
              py::arg("threads") = 1, py::arg("convention") = "uncensored", py::arg("details") = false,
              "One episode per seed, natively. Returns one dict per seed, in their order; Ctrl-C stops "
              "between episodes.");
+  module.def("flow_schedule", &flow_schedule, py::arg("config"), py::arg("seed"),
+             "The flows of a seed: arrival_s, demand_s, trace_row, each (n,). For scenarios of CPU stages "
+             "whose rate no event changes.");
   py::class_<ClusterWorld>(
       module, "World",
       "One cluster world, stepped by hand. clone() is a snapshot, restore() goes back to one.")

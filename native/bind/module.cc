@@ -7,6 +7,7 @@ void bind_policy(py::module_& module);
 void bind_trace(py::module_& module);
 void bind_config(py::module_& module);
 void bind_rules(py::module_& module);
+void bind_client(py::module_& module);
 void bind_cluster(py::module_& module);
 void bind_batch(py::module_& module);
 void bind_rack_config(py::module_& module);
@@ -25,6 +26,7 @@ PYBIND11_MODULE(_native, module) {
   bind_trace(module);
   bind_config(module);
   bind_rules(module);
+  bind_client(module);
   bind_cluster(module);
   bind_batch(module);
   bind_rack_config(module);

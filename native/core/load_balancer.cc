@@ -121,9 +121,11 @@ inline ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const u
   return server;
 }
 
+uint64_t LoadBalancer::choice_word(uint64_t hash) { return mix64(hash ^ kChoiceSalt); }
+
 ServerId LoadBalancer::choose(uint64_t hash, TimeNs now, const uint32_t* global_load) {
   if (members_.empty()) return kNoServer;
-  const uint64_t word = mix64(hash ^ kChoiceSalt);
+  const uint64_t word = choice_word(hash);
   return rule_.traits->score >= Score::kRandom ? choose_otherwise(word, now)
                                                : choose_by_score(word, now, global_load);
 }
@@ -193,6 +195,16 @@ ServerId LoadBalancer::open(uint64_t hash, ServerId server, TimeNs now) {
   return server;
 }
 
+bool LoadBalancer::adopt(uint64_t hash, ServerId server, LoadBalancer& from) {
+  const FlowEntry* known = from.table_.find(hash);
+  if (known == nullptr) return false;
+  FlowEntry* entry = table_.open(hash, server, known->opened);
+  if (entry == nullptr) return false;
+  entry->acked = known->acked;
+  ++flows_on_[server];
+  return true;
+}
+
 void LoadBalancer::first_ack(uint64_t hash, TimeNs now) {
   FlowEntry* entry = table_.find(hash);
   if (entry == nullptr || entry->acked != 0) return;
@@ -245,7 +257,7 @@ void LoadBalancer::refresh_tables() {
   const Sampling sampling = rule_.traits->sampling;
   if (rule_.traits->score == Score::kLeastRequest)
     schedule_.build(members_, weight_.data(), flows_on_.data());
-  if (sampling == Sampling::kMaglev) maglev_.build(members_);
+  if (sampling == Sampling::kMaglev) maglev_.build(members_, names_);
   if (sampling == Sampling::kWeightedHash || sampling == Sampling::kTwoWeighted) {
     alias_.build(members_, weight_.data());
   }

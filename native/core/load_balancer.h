@@ -45,6 +45,9 @@ class LoadBalancer {
   ServerId open(uint64_t hash, ServerId server, TimeNs now);
   // First ACK of the client: a flow-duration sample.
   void first_ack(uint64_t hash, TimeNs now);
+  // Registers a flow that `from` counts, as it is there and without samples: a host builds a new balancer in
+  // the place of a running one. False when `from` does not know it or there is no room.
+  bool adopt(uint64_t hash, ServerId server, LoadBalancer& from);
   // The client's FIN (completed) or RST (not completed: no sample, a refusal is not a fast flow).
   void close(uint64_t hash, bool completed, TimeNs now);
   // A reply that carries the server's load (Charon; its replies pass the balancer).
@@ -57,6 +60,11 @@ class LoadBalancer {
   // A server's answer to a probe: flows in it, and its estimate of their latency.
   void learn_probe(ServerId server, uint32_t rif, float latency_s, TimeNs now);
 
+  // The word by which every rule chooses for a flow; hosts that know no flow look it up in a Maglev table.
+  static uint64_t choice_word(uint64_t hash);
+
+  // By what each server is known to every balancer (see MaglevTable); acts from set_members on.
+  void set_names(std::span<const uint64_t> names) { names_.assign(names.begin(), names.end()); }
   // The pool's membership, by the control plane.
   void set_members(std::span<const ServerId> members);
   // The periodic part of the rule, every step and after each change of membership. `probed_load[j]`: flows
@@ -104,6 +112,7 @@ class LoadBalancer {
   bool keeps_samples_;  // of completed flows
   RuleConfig rule_;
   std::vector<ServerId> members_;
+  std::vector<uint64_t> names_;
   std::vector<uint32_t> flows_on_;
   std::vector<WeightQ16> weight_;
   std::vector<WeightQ16> configured_;

@@ -44,12 +44,13 @@ ServerId AliasTable::sample(uint64_t word) const {
   return (mix64(word + kGolden) >> 32) < threshold_[at] ? own_[at] : alias_[at];
 }
 
-void MaglevTable::build(std::span<const ServerId> members) {
+void MaglevTable::build(std::span<const ServerId> members, std::span<const uint64_t> names) {
   auto table = std::make_shared<std::vector<int16_t>>(kSize, static_cast<int16_t>(kNoServer));
   const size_t n = members.size();
   std::vector<uint64_t> next(n), skip(n);
   for (size_t i = 0; i < n; ++i) {
-    const uint64_t name = mix64(static_cast<uint64_t>(members[i]) + kGolden);
+    const auto index = static_cast<uint64_t>(members[i]);
+    const uint64_t name = mix64((names.empty() ? index : names[index]) + kGolden);
     next[i] = name % kSize;
     skip[i] = mix64(name) % (kSize - 1) + 1;
   }

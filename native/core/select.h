@@ -65,7 +65,9 @@ class AliasTable {
 class MaglevTable {
  public:
   static constexpr uint32_t kSize = 65537;
-  void build(std::span<const ServerId> members);
+  // `names[j]`: by what server j is known whatever its index, so that tables of different pools agree; empty:
+  // the index itself.
+  void build(std::span<const ServerId> members, std::span<const uint64_t> names = {});
   ServerId lookup(uint64_t word) const { return (*table_)[word % kSize]; }
 
  private:

@@ -64,6 +64,12 @@ class Train:
     """rllib: processes that play episodes; 0: the process that learns plays them."""
     ray_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
     """rllib: head node of a Ray cluster to run on; without it Ray is started on this machine."""
+    live: common.Quiet = False
+    """Learn on a testbed on this machine, in real time (docs/testbed.md); needs root."""
+    begin: Annotated[str | None, tyro.conf.arg(name="from", metavar="RUN_DIR")] = None
+    """With --live: begin with what this run has learnt in the simulator."""
+    testbed: Annotated[str, tyro.conf.arg(metavar="NAME")] = "steelyard"
+    """With --live: name of the testbed; if it is not up, it is brought up, and taken down at the end."""
     quiet: common.Quiet = False
     """Print nothing but errors."""
 
@@ -90,12 +96,34 @@ class Train:
         algorithms.find_algorithm(self.algo)
         scenario, hyper = self._split()
         results.check_directory("--run", self.directory)
+        if self.live:
+            return self._train_live(scenario, hyper)
+        if self.begin is not None:
+            raise UserError("--from: only with --live; --resume goes on with a run")
         config, trainer = algorithms.make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
         from steelyard.trainers import session
 
         plan = self._plan(scenario, config)
         saved = session.open_run(plan, self.resume)
         return self._session()(plan, trainer, saved).run(), trainer.episodes
+
+    def _train_live(self, scenario: AnyScenario, hyper: dict[str, Any]) -> tuple[int, int]:
+        """Exit status and episodes."""
+        from steelyard.trainers import live, session
+
+        if not isinstance(scenario, Scenario):
+            raise UserError(f"--live: {scenario.name!r} is a rack; only clusters can be played live")
+        before = {} if self.begin is None else live.hyper_of(Path(self.begin), self.algo)
+        hyper = {**before, **live.DEFAULTS, **hyper}
+        live.check_learner(self.algo, hyper)
+        config, trainer = algorithms.make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
+        if self.begin is not None:
+            live.begin_from(trainer, Path(self.begin))
+        plan = dataclasses.replace(self._plan(scenario, config), engine="live")
+        session.check_run(plan, self.resume)
+        with live.learning(trainer, scenario, config, self.testbed):
+            saved = session.open_run(plan, self.resume)
+            return session.Session(plan, trainer, saved).run(), trainer.episodes
 
     def _session(self) -> type[Session]:
         from steelyard.trainers import rack_session, session

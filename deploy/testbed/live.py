@@ -1,0 +1,131 @@
+"""Policies on a testbed: contenders x seeds, one row of results for each episode.
+
+`steelyard testbed run` prints and writes the rows. `steelyard evaluate --live` and `steelyard train --live`
+find this module by the entry point `testbed` of the group `steelyard.live`: `play_study` gives the rows,
+which are summarised as those of the simulator, and `learning_ground` a place to learn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from steelyard.agents import rules
+from steelyard.deploy.testbed import balancers, ground, measure, play, site
+from steelyard.deploy.testbed.network import DEFAULT_PREFIX
+from steelyard.envs.errors import UserError
+from steelyard.envs.scenario import Scenario
+
+CONVENTION = "uncensored"
+OnProgress = Callable[[int, int, str], None]
+"""Called with (episodes done, episodes in all, what runs now)."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a testbed plays."""
+
+    name: str = DEFAULT_PREFIX
+    """Of the testbed."""
+    dataplane: str = balancers.DEFAULT
+    """What forwards: lb (steelyard-lb) or kernel."""
+    keep: bool = True
+    """Leave the testbed up if it was brought up here."""
+
+
+def silent(done: int, total: int, what: str) -> None:
+    """Progress that is shown nowhere."""
+
+
+def run_live(
+    scenarios: Sequence[Scenario],
+    contenders: Sequence[rules.Contender],
+    seeds: range,
+    options: Options = Options(),
+    on_progress: OnProgress = silent,
+) -> list[dict[str, Any]]:
+    """One row per scenario, member and seed, in that order; the testbed is brought up if it is not.
+
+    A row has the keys of a simulated one (trainers.evaluation.run_cells) and `dataplane`, `lag_p99_s` (how
+    late requests left), `service_mean_s` (CPU time of a request), `server_flows`, `problems`, `lb_cpu_share`
+    (of one processor, all balancers together). UserError before anything is played for a policy or scenario
+    that cannot be.
+    """
+    for scenario in scenarios:
+        site.check_scenario(scenario)
+        for member in (member for contender in contenders for member in contender.members):
+            balancers.check(scenario, member.source, options.dataplane)
+    rows: list[dict[str, Any]] = []
+    total = len(scenarios) * sum(len(contender.members) for contender in contenders) * len(seeds)
+    for scenario in scenarios:
+        with _up(scenario, options) as place:
+            for contender in contenders:
+                for run, member in enumerate(contender.members):
+                    for seed in seeds:
+                        on_progress(len(rows), total, f"{scenario.name} {member.name}, seed {seed}")
+                        fixed = {
+                            "scenario": scenario.name,
+                            "policy": member.name,
+                            "contender": contender.label,
+                        }
+                        metrics = run_episode(place, scenario, member.source, seed, options.dataplane)
+                        rows.append({**fixed, "run": run, "seed": seed, **metrics, "convention": CONVENTION})
+    on_progress(total, total, "")
+    return rows
+
+
+def run_episode(
+    place: site.Site, scenario: Scenario, source: str, seed: int, dataplane: str
+) -> dict[str, Any]:
+    """The metrics of one episode under one rule or policy file."""
+    with balancers.forwarding(place, scenario, source, dataplane, seed) as active:
+        before_s, began = active.cpu_s(), time.monotonic()
+        played = play.play(place, scenario, seed, active.watch)
+        lb_cpu_share = (active.cpu_s() - before_s) / (time.monotonic() - began)
+    return {
+        **measure.row(scenario, played.episode),
+        "dataplane": dataplane,
+        "lb_cpu_share": lb_cpu_share,
+        "problems": play.describe(played.problems),
+    }
+
+
+def _up(scenario: Scenario, options: Options) -> AbstractContextManager[site.Site]:
+    return site.borrowed(options.name, scenario, options.keep)
+
+
+def play_study(
+    scenarios: Sequence[Scenario],
+    contenders: Sequence[rules.Contender],
+    seeds: range,
+    name: str,
+    dataplane: str,
+    on_progress: OnProgress,
+) -> list[dict[str, Any]]:
+    """As run_live, on the testbed of that name; if it is not up, on one for the occasion."""
+    check_contenders(contenders)
+    return run_live(scenarios, contenders, seeds, Options(name, dataplane, keep=False), on_progress)
+
+
+def learning_ground(scenario: Scenario, name: str) -> AbstractContextManager[ground.Ground]:
+    """As ground.ground."""
+    return ground.ground(scenario, name)
+
+
+def parse(policies: Sequence[str]) -> list[rules.Contender]:
+    """Contenders by name; UserError for one that no testbed can play."""
+    contenders = rules.parse_policies(policies)
+    check_contenders(contenders)
+    return contenders
+
+
+def check_contenders(contenders: Sequence[rules.Contender]) -> None:
+    """UserError for one that no testbed can play."""
+    for contender in contenders:
+        if contender.tuned_rule:
+            raise UserError(
+                f"--policy {contender.label}: tuned rules are for the simulator; set rule.weights"
+            )

@@ -1,0 +1,105 @@
+// Which connection goes where: exact keys, a bounded table, deadlines. A bucket is one cache line of eight tags
+// and deadlines; the connections themselves are read only where a tag matches.
+//
+// The index of a bucket are the low bits of the flow's hash, as in core::FlowTable: with as many buckets and
+// ways there, a flow that has a place here has one there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "native/core/types.h"
+#include "native/dataplane/address.h"
+
+namespace steelyard::dataplane {
+
+using core::TimeNs;
+
+// One client's end of a connection to a VIP.
+struct FlowKey {
+  Address client;
+  uint16_t port = 0;
+  friend bool operator==(const FlowKey&, const FlowKey&) = default;
+};
+
+enum class FlowState : uint8_t {
+  kOpening,      // SYN seen, or one datagram
+  kEstablished,  // the client has acknowledged, or sent a second datagram
+  kClosing,      // FIN or RST seen: the binding stays for what still comes, the flow is no longer counted
+  kAdopted,      // its beginning was not seen: bound to where consistent hashing sent it, not counted
+  kIdle,         // its time ran out: still bound while its place is not needed, not counted
+};
+inline constexpr int kFlowStates = 5;
+
+struct alignas(32) Connection {
+  Address client;
+  uint64_t hash = 0;
+  uint16_t port = 0;
+  uint16_t endpoint = 0;  // index into the VIP's endpoints
+  FlowState state = FlowState::kOpening;
+  bool counted = false;  // the core knows the flow
+};
+
+class ConnectionTable {
+ public:
+  static constexpr uint32_t kWays = 8;
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr int kTickShift = 20;  // deadlines are kept in units of 2^20 ns, about a millisecond
+  static constexpr TimeNs kRemembered = 3600 * core::kNanosPerSecond;  // how long an idle place is kept
+
+  // At most `buckets` * 8 connections; `buckets` a power of two in [1, 2^22].
+  explicit ConnectionTable(uint32_t buckets);
+
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&buckets_[index_of(hash)]); }
+  // The place of a flow; kNone when it has none.
+  uint32_t find(const FlowKey& key, uint64_t hash) const {
+    const uint32_t index = index_of(hash);
+    const Bucket& bucket = buckets_[index];
+    const uint32_t tag = tag_of(hash);
+    for (uint32_t way = 0; way < kWays; ++way) {
+      if (bucket.tag[way] != tag) continue;
+      const uint32_t place = index * kWays + way;
+      if (connections_[place].client == key.client && connections_[place].port == key.port) return place;
+    }
+    return kNone;
+  }
+  // A free place for a flow that has none; kNone when its bucket is full.
+  uint32_t free_place(uint64_t hash) const;
+  // Of a full bucket: the place that was due first of those that are not counted, or are over their time; the
+  // caller frees it. kNone when there is none.
+  uint32_t oldest_place(uint64_t hash, TimeNs now) const;
+  void take(uint32_t place, const Connection& connection, TimeNs deadline);
+  void free(uint32_t place);
+
+  Connection& at(uint32_t place) { return connections_[place]; }
+  const Connection& at(uint32_t place) const { return connections_[place]; }
+  bool taken(uint32_t place) const { return buckets_[place / kWays].tag[place % kWays] != 0; }
+  bool expired(uint32_t place, TimeNs now) const {
+    return static_cast<int32_t>(buckets_[place / kWays].deadline[place % kWays] - ticks(now)) < 0;
+  }
+  void set_deadline(uint32_t place, TimeNs deadline) {
+    uint32_t& kept = buckets_[place / kWays].deadline[place % kWays];
+    if (kept != ticks(deadline)) kept = ticks(deadline);
+  }
+
+  uint32_t places() const { return static_cast<uint32_t>(buckets_.size()) * kWays; }
+  uint32_t live() const { return live_; }
+
+ private:
+  struct alignas(64) Bucket {
+    uint32_t tag[kWays] = {};  // 0: free
+    uint32_t deadline[kWays] = {};
+  };
+
+  static uint32_t ticks(TimeNs time) { return static_cast<uint32_t>(time >> kTickShift); }
+  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
+  uint32_t index_of(uint64_t hash) const { return static_cast<uint32_t>(hash) & mask_; }
+
+  uint32_t mask_;
+  uint32_t live_ = 0;
+  std::vector<Bucket> buckets_;
+  std::vector<Connection> connections_;
+};
+
+}  // namespace steelyard::dataplane

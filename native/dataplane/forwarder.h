@@ -1,0 +1,117 @@
+// What happens to a frame: the whole balancer without its sockets, files and clock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "native/dataplane/config.h"
+#include "native/dataplane/neighbour.h"
+#include "native/dataplane/rewrite.h"
+#include "native/dataplane/vip.h"
+
+namespace steelyard::dataplane {
+
+enum class Verdict : uint8_t {
+  kForward,  // to a server; the frame has been rewritten
+  kReply,    // an answer of the balancer's own; the frame is it
+  kPass,     // not for a virtual address: left to the kernel
+  // Dropped, and why:
+  kTruncated,
+  kBadHeader,
+  kBadChecksum,
+  kFragment,
+  kBadFlags,
+  kNoService,    // a virtual address, but no such port or protocol
+  kNoServer,     // the pool is empty
+  kNoNeighbour,  // the link address of the next hop is not known yet
+  kTooBig,       // for the link, and the sender may not be told or was told before
+};
+inline constexpr int kVerdicts = static_cast<int>(Verdict::kTooBig) + 1;
+std::string_view text_of(Verdict verdict);
+constexpr bool sends(Verdict verdict) { return verdict == Verdict::kForward || verdict == Verdict::kReply; }
+
+// Which VIP has an address, port and protocol.
+class VipTable {
+ public:
+  struct Entry {
+    Address address;
+    uint16_t port = 0;
+    uint8_t protocol = 0;  // 0: the entry is free
+    int16_t vip = 0;
+    uint64_t salt = 0;  // of hashes of its flows
+  };
+  void build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_seed);
+  // nullptr: there is none.
+  const Entry* find(const Address& address, uint16_t port, uint8_t protocol) const {
+    for (uint64_t at = slot(address, port, protocol);; ++at) {
+      const Entry& entry = entries_[at & mask_];
+      if (entry.protocol == 0) return nullptr;
+      if (entry.address == address && entry.port == port && entry.protocol == protocol) return &entry;
+    }
+  }
+  bool owns(const Address& address) const;
+
+ private:
+  static uint64_t slot(const Address& address, uint16_t port, uint8_t protocol) {
+    return core::mix64(address.high ^ address.low ^ uint64_t{port} << 48 ^ protocol);
+  }
+  std::vector<Entry> entries_ = std::vector<Entry>(1);
+  uint64_t mask_ = 0;
+};
+
+// The hash of a flow: the same on all balancers with the same seed. By it a flow is found and placed.
+inline uint64_t flow_hash(const FlowKey& key, uint64_t salt) {
+  const uint64_t high = core::mix64(salt + key.client.high);
+  return core::mix64(high ^ (key.client.low + uint64_t{key.port} * core::kGolden));
+}
+
+class Forwarder {
+ public:
+  // `policies`: one for each of config.vips. `config` has passed check_config.
+  Forwarder(const Config& config, const Link& link, std::span<const PolicyArtefact> policies);
+
+  // Gives a running balancer another configuration, that has passed check_config and check_reload.
+  void reconfigure(const Config& config, std::span<const PolicyArtefact> policies, TimeNs now);
+
+  // Decides about a frame and rewrites it; it needs kHeadroom. sends(verdict): the frame is to go out.
+  Verdict process(Packet* packet, TimeNs now);
+  // The periodic part, about every 10 ms: timeouts, weights, neighbours.
+  void tick(TimeNs now, const Send& send);
+
+  const Config& config() const { return config_; }
+  const Link& link() const { return link_; }
+  std::span<const std::unique_ptr<Vip>> vips() const { return vips_; }
+  const Neighbours& neighbours() const { return neighbours_; }
+  uint64_t verdicts(Verdict verdict) const { return verdicts_[static_cast<size_t>(verdict)]; }
+
+ private:
+  Verdict decide(Packet* packet, TimeNs now);
+  Verdict balance(Packet* packet, const Headers& headers, TimeNs now);
+  Verdict control_message(Packet* packet, const Headers& headers, TimeNs now);
+  Verdict neighbour_message(Packet* packet, TimeNs now);
+  Verdict forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint, uint64_t hash);
+  bool answers_for(const Address& address) const;
+  void find_neighbours();
+  void set_macs();
+  void announce(const Send& send) const;
+
+  Config config_;
+  Link link_;
+  std::vector<std::unique_ptr<Vip>> vips_;
+  VipTable table_;
+  Neighbours neighbours_;
+  std::array<uint64_t, kVerdicts> verdicts_{};
+  bool announced_ = false;
+};
+
+// Empty when the configuration can be run; else one line: key, value, what is allowed.
+std::string check_config(const Config& config);
+// Empty when a running balancer can be given `next`; else one line.
+std::string check_reload(const Config& running, const Config& next);
+
+}  // namespace steelyard::dataplane

@@ -1,0 +1,38 @@
+// What a balancer does to a frame: new link addresses, a new destination, a tunnel, an answer of its own.
+// All work in place; what is put before a frame takes of its headroom.
+#pragma once
+
+#include <cstdint>
+
+#include "native/dataplane/packet.h"
+
+namespace steelyard::dataplane {
+
+inline constexpr uint8_t kReplyHops = 64;  // TTL or hop limit of packets that start here
+
+void set_link(const Packet& packet, const Mac& source, const Mac& destination);
+
+// L3 DSR: `server` becomes the destination and `dscp` (0 to 63) tells the server which address to restore.
+// The checksums that cover the destination follow it.
+void set_destination(const Packet& packet, const Headers& headers, const Address& server, uint8_t dscp);
+
+// Bytes that a tunnel to a server adds.
+constexpr uint32_t gre_overhead(const Address& server) {
+  return (server.is_v4() ? kIpv4Size : kIpv6Size) + kGreSize;
+}
+// GRE (RFC 2784) over the family of `destination`; the link's header must be set anew afterwards. `flow` gives
+// the flow label of IPv6 (RFC 6438). Needs gre_overhead() bytes of headroom.
+void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source, const Address& destination,
+                     uint64_t flow);
+
+// The echo request becomes its reply, sent back to where it came from by `mac`.
+void make_echo_reply(const Packet& packet, const Headers& headers, const Mac& mac);
+
+// "Fragmentation needed" or "packet too big" to the sender of `packet`, with the greatest size that it may
+// send. False when the standard allows none: IPv4 that may be fragmented.
+bool make_too_big(Packet* packet, const Headers& headers, uint32_t mtu, const Mac& mac);
+
+// Computes the checksum of TCP, UDP or ICMPv6, for frames that a kernel left to its device to finish.
+void complete_checksum(const Packet& packet, const Headers& headers);
+
+}  // namespace steelyard::dataplane
