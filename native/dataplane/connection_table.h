@@ -51,7 +51,20 @@ class ConnectionTable {
   // At most `buckets` * 8 connections; `buckets` a power of two in [1, 2^22].
   explicit ConnectionTable(uint32_t buckets);
 
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&buckets_[index_of(hash)]); }
+  // Brings a flow's place nearer, in two steps: what the second reads, the first has asked for. The second says
+  // whether the flow seems to have a place.
+  void prefetch_bucket(uint64_t hash) const { __builtin_prefetch(&buckets_[index_of(hash)], 1); }
+  bool prefetch_place(uint64_t hash) const {
+    const uint32_t index = index_of(hash);
+    const Bucket& bucket = buckets_[index];
+    const uint32_t tag = tag_of(hash);
+    uint32_t at = 0;
+    while (at < kWays && bucket.tag[at] != tag) ++at;
+    const bool found = at < kWays;
+    for (uint32_t way = 0; !found && at == kWays && way < kWays; ++way) at = bucket.tag[way] == 0 ? way : at;
+    if (at < kWays) __builtin_prefetch(&connections_[index * kWays + at], 1);
+    return found;
+  }
   // The place of a flow; kNone when it has none.
   uint32_t find(const FlowKey& key, uint64_t hash) const {
     const uint32_t index = index_of(hash);

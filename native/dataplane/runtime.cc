@@ -52,12 +52,15 @@ void Runtime::hide_from_kernel(const Config& config) {
 }
 
 void Runtime::run() {
+  static_assert(Transport::kBurst == Forwarder::kBurst);
+  std::array<Verdict, Forwarder::kBurst> verdicts;
   TimeNs next_tick = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     std::span<Packet> burst = transport_->receive(static_cast<int>(kTick / 1'000'000));
     const TimeNs now = monotonic_now();
-    for (Packet& packet : burst) {
-      if (sends(forwarder_.process(&packet, now))) transport_->queue(packet);
+    forwarder_.process(burst, now, verdicts.data());
+    for (size_t i = 0; i < burst.size(); ++i) {
+      if (sends(verdicts[i])) transport_->queue(burst[i]);
     }
     transport_->flush();
     if (now < next_tick) continue;

@@ -79,7 +79,14 @@ class Vip {
   const PolicyHost& policy() const { return policy_; }
   const ConnectionTable& table() const { return table_; }
   uint32_t in_state(FlowState state) const { return in_state_[static_cast<size_t>(state)]; }
-  void prefetch(uint64_t hash) const { table_.prefetch(hash); }
+  // For hosts that see several packets coming: asks for the memory that their flows will need.
+  void prefetch(uint64_t hash) const {
+    table_.prefetch_bucket(hash);
+    core_->table().prefetch_page(hash);
+  }
+  void prefetch_more(uint64_t hash) const {
+    if (!table_.prefetch_place(hash)) core_->table().prefetch_bucket(hash);
+  }
 
  private:
   int new_flow(const Segment& segment, TimeNs now);
