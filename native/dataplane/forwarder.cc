@@ -30,8 +30,8 @@ bool knows_destination(Parse parse) { return parse == Parse::kFragment || parse 
 
 std::string_view text_of(Verdict verdict) {
   static constexpr std::array<std::string_view, kVerdicts> kText = {
-      "forward",      "reply",     "pass",       "truncated", "bad_header",   "bad_checksum",
-      "fragment",     "bad_flags", "no_service", "no_server", "no_neighbour", "too_big"};
+      "forward",  "reply",     "pass",       "truncated", "bad_header",   "bad_checksum",
+      "fragment", "bad_flags", "no_service", "no_server", "no_neighbour", "too_big"};
   return kText[static_cast<size_t>(verdict)];
 }
 
@@ -95,7 +95,8 @@ Verdict Forwarder::decide_otherwise(Packet* packet, const Seen& seen, TimeNs now
   return verdict_of(parsed);
 }
 
-Verdict Forwarder::forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint, uint64_t hash) {
+Verdict Forwarder::forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint,
+                           uint64_t hash) {
   if (endpoint == Vip::kNoEndpoint) return Verdict::kNoServer;
   const Endpoint& to = vip.endpoints()[endpoint];
   if (!to.has_mac) return Verdict::kNoNeighbour;
