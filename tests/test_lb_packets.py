@@ -120,9 +120,9 @@ def test_two_balancers_agree_on_what_neither_knows(tmp_path: Path) -> None:
 
 
 BAD = {
-    "unknown key": ('[link]\ninterfaces = "a"\n', "2: link.interfaces is not known"),
-    "wrong type": ("[link]\nmtu = true\n", "2: link.mtu: true is not allowed; use a whole number"),
-    "out of range": ("[link]\nmtu = 7\n", "2: link.mtu: 7 is not allowed"),
+    "unknown key": ('vip = []\n[link]\ninterfaces = "a"\n', "3: link.interfaces is not known"),
+    "wrong type": ("vip = []\n[link]\nmtu = true\n", "3: link.mtu: true is not allowed; use a whole number"),
+    "out of range": ("vip = []\n[link]\nmtu = 7\n", "3: link.mtu: 7 is not allowed"),
     "no VIP": ('[link]\ninterface = "a"\n', "vip is missing"),
     "syntax": ("[link\n", ":1: "),
 }
@@ -137,7 +137,7 @@ CHANGES = {
     "rule": ('rule = "lsq"', 'rule = "lsqq"', '"lsqq" is not a rule'),
     "hidden rule": ('rule = "lsq"', 'rule = "gsq"', "needs what only servers know"),
     "port": ("port = 80", "port = 0", "vip.port: 0 is not allowed"),
-    "address": (cases.SERVERS4[0], "10.0.0", 'vip.server.address: "10.0.0" is not allowed'),
+    "address": (cases.SERVERS4[0], "10.0.0", "vip.server.address: '10.0.0' is not allowed"),
     "twice": (cases.SERVERS4[1], cases.SERVERS4[0], "is there twice"),
     "forwarding": ('forwarding = "l2-dsr"', 'forwarding = "nat"', "vip.forwarding"),
     "unknown of server": ("drain = false", "drains = false", "vip.server.drains is not known"),
