@@ -89,7 +89,7 @@ inline VipConfig vip_config(int servers, const std::string& rule = "lsq",
   config.connections = 4096;
   for (int j = 0; j < servers; ++j) {
     ServerConfig server;
-    server.name = "s" + std::to_string(j);
+    server.name = text_of(server_mac(j));
     server.address = config.address.is_v4() ? Address::v4(0x0a000100u + static_cast<uint32_t>(j) + 1)
                                             : Address{0xfd00'0000'0000'0001, static_cast<uint64_t>(j) + 1};
     server.mac = server_mac(j);
