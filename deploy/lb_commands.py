@@ -26,8 +26,8 @@ TIMEOUT_S = 30.0
 class Lb:
     """Check the configuration of the L4 load balancer, or ask a running one (docs/dataplane.md).
 
-    check reads the file as `steelyard-lb --check` does; stats prints the counters of the balancer that runs with
-    the file, as JSON; reload makes it read the file again, without losing a flow.
+    check reads the file as `steelyard-lb --check` does; stats prints the counters of the balancer that runs
+    with the file, as JSON; reload makes it read the file again, without losing a flow.
     """
 
     action: Annotated[Literal["check", "stats", "reload"], tyro.conf.Positional]

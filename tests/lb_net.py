@@ -1,7 +1,8 @@
-"""A balancer between real kernels, for tests: a client, `steelyard-lb` and web servers, each in a network namespace.
+"""A balancer between real kernels, for tests: client, `steelyard-lb` and web servers in network namespaces.
 
-All namespaces hang on one bridge. The client reaches the virtual addresses through the balancer; servers have them
-on their loopback and answer the client directly (L2 DSR). Needs root; touches only namespaces that it made.
+All namespaces hang on one bridge. The client reaches the virtual addresses through the balancer; servers have
+them on their loopback and answer the client directly (L2 DSR). Needs root; touches only namespaces that it
+made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ PORT = 8080
 
 def balancer_binary() -> Path:
     """The newest build of steelyard-lb; fails with the command that makes one."""
-    found = sorted(ROOT.glob("build/cmake-*/native/dataplane/steelyard-lb"), key=lambda path: path.stat().st_mtime)
+    found = sorted(
+        ROOT.glob("build/cmake-*/native/dataplane/steelyard-lb"), key=lambda path: path.stat().st_mtime
+    )
     assert found, "steelyard-lb is not built: make dataplane"
     return found[-1]
 
@@ -112,11 +115,13 @@ class Net:
 
     def _wait_for(self, place: str) -> None:
         for address in (VIP4, f"[{VIP6}]"):
-            for _ in range(200):
-                probe = self.inside(place, "curl", "-gs", "-o", "/dev/null", f"http://{address}:{PORT}/name")
+            probe = self.inside(place, "curl", "-gs", "-o", "/dev/null", f"http://{address}:{PORT}/name")
+            for _ in range(400):
                 if subprocess.run(probe, check=False).returncode == 0:
                     break
                 time.sleep(0.05)
+            else:
+                raise AssertionError(f"the web server of {place} does not answer at {address}")
 
     def _host(self, place: str, addresses4: Iterable[str], addresses6: Iterable[str]) -> None:
         self._space(place)

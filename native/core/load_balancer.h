@@ -60,6 +60,8 @@ class LoadBalancer {
   // A server's answer to a probe: flows in it, and its estimate of their latency.
   void learn_probe(ServerId server, uint32_t rif, float latency_s, TimeNs now);
 
+  // For hosts that see several flows coming: see FlowTable.
+  const FlowTable& table() const { return table_; }
   // The word by which every rule chooses for a flow; hosts that know no flow look it up in a Maglev table.
   static uint64_t choice_word(uint64_t hash);
 

@@ -12,26 +12,56 @@
 
 namespace steelyard::core {
 
-// argmin (load + 1) / weight over `members`, by cross-multiplied integers; ties go to the first member in
-// the rotation that starts at a place drawn from the flow's hash.
+// A member of least (load + 1) / weight among those looked at, by cross-multiplied integers; the first of
+// equals.
+struct LeastDelay {
+  LeastDelay(ServerId server, const uint32_t* load, const WeightQ16* weight)
+      : server(server), load(uint64_t{load[server]} + 1), weight(weight[server]) {}
+  // Moves, no jump: which member wins cannot be predicted.
+  void consider(const LeastDelay& next) {
+    const bool better = next.load * weight < load * next.weight;
+    server = better ? next.server : server;
+    load = better ? next.load : load;
+    weight = better ? next.weight : weight;
+  }
+  ServerId server;
+  uint64_t load, weight;
+};
+
+// Of n >= 1 members in a row. Many are searched in four stretches at once, since each comparison waits for
+// the one before it; the order is total, so that this finds the same member.
+inline LeastDelay least_delay(const ServerId* member, size_t n, const uint32_t* load,
+                              const WeightQ16* weight) {
+  const auto of = [&](size_t i) { return LeastDelay(member[i], load, weight); };
+  LeastDelay first = of(0);
+  if (n < 12) {
+    for (size_t i = 1; i < n; ++i) first.consider(of(i));
+    return first;
+  }
+  const size_t stretch = n / 4;
+  LeastDelay second = of(stretch), third = of(2 * stretch), fourth = of(3 * stretch);
+  for (size_t i = 1; i < stretch; ++i) {
+    first.consider(of(i));
+    second.consider(of(stretch + i));
+    third.consider(of(2 * stretch + i));
+    fourth.consider(of(3 * stretch + i));
+  }
+  for (size_t i = 4 * stretch; i < n; ++i) fourth.consider(of(i));
+  first.consider(second);
+  third.consider(fourth);
+  first.consider(third);
+  return first;
+}
+
+// argmin (load + 1) / weight over `members`; ties go to the first member in the rotation that starts at a
+// place drawn from the flow's hash.
 inline ServerId argmin_expected_delay(std::span<const ServerId> members, const uint32_t* load,
                                       const WeightQ16* weight, uint64_t word) {
-  const ServerId* const begin = members.data();
-  const ServerId* const end = begin + members.size();
-  const ServerId* at = begin + below(word, static_cast<uint32_t>(members.size()));
-  const ServerId* best = at;
-  uint64_t best_load = uint64_t{load[*at]} + 1, best_weight = weight[*at];
-  for (size_t left = members.size() - 1; left > 0; --left) {
-    ++at;
-    at = at == end ? begin : at;
-    const uint64_t next_load = uint64_t{load[*at]} + 1, next_weight = weight[*at];
-    // Moves, no jump: which member wins cannot be predicted.
-    const bool better = next_load * best_weight < best_load * next_weight;
-    best = better ? at : best;
-    best_load = better ? next_load : best_load;
-    best_weight = better ? next_weight : best_weight;
-  }
-  return *best;
+  const size_t n = members.size();
+  const size_t start = below(word, static_cast<uint32_t>(n));
+  LeastDelay least = least_delay(members.data() + start, n - start, load, weight);
+  if (start > 0) least.consider(least_delay(members.data(), start, load, weight));
+  return least.server;
 }
 
 // The better of two different members drawn by `word` (one member: that one).

@@ -17,8 +17,8 @@ std::optional<Address> parse_address(const std::string& text) {
 std::optional<Mac> parse_mac(const std::string& text) {
   Mac mac;
   char rest;
-  const int got = std::sscanf(text.c_str(), "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx%c", &mac[0], &mac[1], &mac[2],
-                              &mac[3], &mac[4], &mac[5], &rest);
+  const int got = std::sscanf(text.c_str(), "%2hhx:%2hhx:%2hhx:%2hhx:%2hhx:%2hhx%c", &mac[0], &mac[1],
+                              &mac[2], &mac[3], &mac[4], &mac[5], &rest);
   return got == 6 ? std::optional(mac) : std::nullopt;
 }
 

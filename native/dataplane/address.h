@@ -28,7 +28,9 @@ struct Address {
   constexpr bool is_v4() const { return high == 0 && (low >> 32) == 0xffff; }
   constexpr bool none() const { return high == 0 && low == 0; }
   // 224.0.0.0/4, 255.255.255.255 and ff00::/8.
-  constexpr bool multicast() const { return is_v4() ? (low & 0xf000'0000) >= 0xe000'0000 : high >> 56 == 0xff; }
+  constexpr bool multicast() const {
+    return is_v4() ? (low & 0xf000'0000) >= 0xe000'0000 : high >> 56 == 0xff;
+  }
   void write_v4(uint8_t* p) const { store32(p, static_cast<uint32_t>(low)); }
   void write_v6(uint8_t* p) const {
     store64(p, high);

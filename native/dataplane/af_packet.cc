@@ -1,6 +1,6 @@
-// Frames through a packet socket: received in a TPACKET_V2 ring that is shared with the kernel (version 3 hands
-// frames over block by block, which costs milliseconds where traffic is light), sent by sendmmsg from the same
-// ring.
+// Frames through a packet socket: received in a TPACKET_V2 ring that is shared with the kernel (version 3
+// hands frames over block by block, which costs milliseconds where traffic is light), sent by sendmmsg from
+// the same ring.
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -92,8 +92,8 @@ class AfPacket final : public Transport {
 
   void flush() override {
     for (int done = 0; done < queued_;) {
-      const int sent = ::sendmmsg(sender_.fd(), &messages_[done], static_cast<unsigned>(queued_ - done),
-                                  MSG_DONTWAIT);
+      const int sent =
+          ::sendmmsg(sender_.fd(), &messages_[done], static_cast<unsigned>(queued_ - done), MSG_DONTWAIT);
       for (int i = done; i < done + sent; ++i) counters_.sent_bytes += parts_[i].iov_len;
       if (sent > 0) {
         counters_.sent += static_cast<uint64_t>(sent);
@@ -141,7 +141,8 @@ class AfPacket final : public Transport {
     ring.tp_frame_nr = frames_ = ring.tp_block_nr * per_block;
     receiver_.set(PACKET_RX_RING, ring, "PACKET_RX_RING");
     ring_bytes_ = size_t{ring.tp_block_nr} * ring.tp_block_size;
-    void* map = ::mmap(nullptr, ring_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, receiver_.fd(), 0);
+    void* map =
+        ::mmap(nullptr, ring_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, receiver_.fd(), 0);
     if (map == MAP_FAILED) throw failed("mmap of the ring");
     ring_ = static_cast<uint8_t*>(map);
   }

@@ -58,7 +58,8 @@ inline uint16_t fold(uint64_t sum) {
 // The checksum of data whose words sum to `sum`; 0 says that data with a right checksum in it is sound.
 inline uint16_t checksum_of(uint64_t sum) { return static_cast<uint16_t>(~fold(sum)); }
 
-// The checksum after words that summed to `before` were replaced by ones that sum to `after` (RFC 1624, eq. 3).
+// The checksum after words that summed to `before` were replaced by ones that sum to `after` (RFC 1624, eq.
+// 3).
 inline uint16_t updated_checksum(uint16_t checksum, uint64_t before, uint64_t after) {
   const uint16_t removed = static_cast<uint16_t>(~fold(before));
   return checksum_of(uint64_t{static_cast<uint16_t>(~checksum)} + removed + fold(after));

@@ -53,10 +53,10 @@ struct VipConfig {
 
 struct LinkConfig {
   std::string interface;
-  std::optional<Mac> mac;             // none: the interface's
-  std::optional<Address> address4;    // none: the interface's first of the family
+  std::optional<Mac> mac;           // none: the interface's
+  std::optional<Address> address4;  // none: the interface's first of the family
   std::optional<Address> address6;
-  int prefix4 = 24, prefix6 = 64;     // what is on the link; the rest is behind the gateway
+  int prefix4 = 24, prefix6 = 64;  // what is on the link; the rest is behind the gateway
   std::optional<Address> gateway4, gateway6;
   uint32_t mtu = 0;  // 0: the interface's
   friend bool operator==(const LinkConfig&, const LinkConfig&) = default;

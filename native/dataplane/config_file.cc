@@ -32,7 +32,8 @@ class Table {
   }
   template <class T>
   void whole(const char* key, int64_t low, int64_t high, T* out) {
-    const std::string allowed = "a whole number in [" + std::to_string(low) + ", " + std::to_string(high) + "]";
+    const std::string allowed =
+        "a whole number in [" + std::to_string(low) + ", " + std::to_string(high) + "]";
     read<int64_t>(key, allowed, [&](int64_t value) {
       if (value < low || value > high) return false;
       *out = static_cast<T>(value);
@@ -51,7 +52,8 @@ class Table {
   template <class T>
   void choice(const char* key, std::initializer_list<std::pair<const char*, T>> words, T* out) {
     std::string allowed;
-    for (const auto& [word, value] : words) allowed += (allowed.empty() ? "\"" : ", \"") + std::string(word) + '"';
+    for (const auto& [word, value] : words)
+      allowed += (allowed.empty() ? "\"" : ", \"") + std::string(word) + '"';
     read<std::string>(key, allowed, [&](const std::string& given) {
       for (const auto& [word, value] : words) {
         if (given == word) return *out = value, true;
@@ -202,7 +204,8 @@ void read_vip(Table& table, const std::string& file, VipConfig* vip) {
   table.whole("port", 1, 65535, &vip->port);
   table.choice<uint8_t>("protocol", {{"tcp", kTcp}, {"udp", kUdp}}, &vip->protocol);
   table.choice<Forwarding>(
-      "forwarding", {{"l2-dsr", Forwarding::kL2Dsr}, {"l3-dsr", Forwarding::kL3Dsr}, {"gre", Forwarding::kGre}},
+      "forwarding",
+      {{"l2-dsr", Forwarding::kL2Dsr}, {"l3-dsr", Forwarding::kL3Dsr}, {"gre", Forwarding::kGre}},
       &vip->forwarding);
   table.whole("dscp", 0, 63, &vip->dscp);
   table.text("rule", &vip->rule);

@@ -7,14 +7,6 @@ static_assert(sizeof(Connection) == 32);
 ConnectionTable::ConnectionTable(uint32_t buckets)
     : mask_(buckets - 1), buckets_(buckets), connections_(size_t{buckets} * kWays) {}
 
-uint32_t ConnectionTable::free_place(uint64_t hash) const {
-  const uint32_t index = index_of(hash);
-  for (uint32_t way = 0; way < kWays; ++way) {
-    if (buckets_[index].tag[way] == 0) return index * kWays + way;
-  }
-  return kNone;
-}
-
 uint32_t ConnectionTable::oldest_place(uint64_t hash, TimeNs now) const {
   const uint32_t index = index_of(hash);
   uint32_t oldest = kNone;

@@ -1,11 +1,12 @@
-// Which connection goes where: exact keys, a bounded table, deadlines. A bucket is one cache line of eight tags
-// and deadlines; the connections themselves are read only where a tag matches.
+// Which connection goes where: exact keys, a bounded table, deadlines. A bucket is one cache line of eight
+// tags and deadlines; the connections themselves are read only where a tag matches.
 //
 // The index of a bucket are the low bits of the flow's hash, as in core::FlowTable: with as many buckets and
 // ways there, a flow that has a place here has one there.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -51,21 +52,30 @@ class ConnectionTable {
   // At most `buckets` * 8 connections; `buckets` a power of two in [1, 2^22].
   explicit ConnectionTable(uint32_t buckets);
 
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&buckets_[index_of(hash)]); }
+  // Brings a flow's place nearer, in two steps: what the second reads, the first has asked for. The second
+  // says whether the flow seems to have a place.
+  void prefetch_bucket(uint64_t hash) const { __builtin_prefetch(&buckets_[index_of(hash)], 1); }
+  bool prefetch_place(uint64_t hash) const {
+    const uint32_t index = index_of(hash);
+    const uint32_t mine = ways_with(index, tag_of(hash));
+    const uint32_t ways = mine != 0 ? mine : ways_with(index, 0);
+    if (ways != 0) __builtin_prefetch(&connections_[index * kWays + first_way(ways)], 1);
+    return mine != 0;
+  }
   // The place of a flow; kNone when it has none.
   uint32_t find(const FlowKey& key, uint64_t hash) const {
     const uint32_t index = index_of(hash);
-    const Bucket& bucket = buckets_[index];
-    const uint32_t tag = tag_of(hash);
-    for (uint32_t way = 0; way < kWays; ++way) {
-      if (bucket.tag[way] != tag) continue;
-      const uint32_t place = index * kWays + way;
+    for (uint32_t ways = ways_with(index, tag_of(hash)); ways != 0; ways &= ways - 1) {
+      const uint32_t place = index * kWays + first_way(ways);
       if (connections_[place].client == key.client && connections_[place].port == key.port) return place;
     }
     return kNone;
   }
   // A free place for a flow that has none; kNone when its bucket is full.
-  uint32_t free_place(uint64_t hash) const;
+  uint32_t free_place(uint64_t hash) const {
+    const uint32_t ways = ways_with(index_of(hash), 0);
+    return ways == 0 ? kNone : index_of(hash) * kWays + first_way(ways);
+  }
   // Of a full bucket: the place that was due first of those that are not counted, or are over their time; the
   // caller frees it. kNone when there is none.
   uint32_t oldest_place(uint64_t hash, TimeNs now) const;
@@ -92,6 +102,19 @@ class ConnectionTable {
     uint32_t deadline[kWays] = {};
   };
 
+  using Tags = uint32_t __attribute__((vector_size(32)));
+  using Signs = int32_t __attribute__((vector_size(32)));
+  // The ways of a bucket that have a tag, a bit each, all compared at once: which one it is cannot be
+  // predicted.
+  uint32_t ways_with(uint32_t index, uint32_t tag) const {
+    Tags tags;
+    std::memcpy(&tags, buckets_[index].tag, sizeof tags);
+    const Signs same = tags == tag;
+    uint32_t ways = 0;
+    for (uint32_t way = 0; way < kWays; ++way) ways |= static_cast<uint32_t>(same[way]) & (1u << way);
+    return ways;
+  }
+  static uint32_t first_way(uint32_t ways) { return static_cast<uint32_t>(__builtin_ctz(ways)); }
   static uint32_t ticks(TimeNs time) { return static_cast<uint32_t>(time >> kTickShift); }
   static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
   uint32_t index_of(uint64_t hash) const { return static_cast<uint32_t>(hash) & mask_; }

@@ -107,9 +107,8 @@ std::string Control::answer(const std::string& command) {
   }
   if (command != "stats") return Json().add("error", "unknown command; use stats or reload").text();
   Report report;
-  const bool ran = runtime_->call([&](const Forwarder& forwarder, Transport& transport) {
-    report = report_of(forwarder, transport);
-  });
+  const bool ran = runtime_->call(
+      [&](const Forwarder& forwarder, Transport& transport) { report = report_of(forwarder, transport); });
   return ran ? json_of(report) : Json().add("error", "the balancer is stopping").text();
 }
 

@@ -1,5 +1,5 @@
-// The control socket: a stream socket of this machine, mode 0600, one command a connection: "stats" or "reload".
-// The answer is one JSON object, in which "error" says what went wrong.
+// The control socket: a stream socket of this machine, mode 0600, one command a connection: "stats" or
+// "reload". The answer is one JSON object, in which "error" says what went wrong.
 #pragma once
 
 #include <atomic>

@@ -30,47 +30,73 @@ bool knows_destination(Parse parse) { return parse == Parse::kFragment || parse 
 
 std::string_view text_of(Verdict verdict) {
   static constexpr std::array<std::string_view, kVerdicts> kText = {
-      "forward",      "reply",     "pass",       "truncated", "bad_header",   "bad_checksum",
-      "fragment",     "bad_flags", "no_service", "no_server", "no_neighbour", "too_big"};
+      "forward",  "reply",     "pass",       "truncated", "bad_header",   "bad_checksum",
+      "fragment", "bad_flags", "no_service", "no_server", "no_neighbour", "too_big"};
   return kText[static_cast<size_t>(verdict)];
 }
 
 Verdict Forwarder::process(Packet* packet, TimeNs now) {
-  const Verdict verdict = decide(packet, now);
+  Seen seen;
+  look(*packet, &seen);
+  return decide(packet, seen, now);
+}
+
+// Three passes, so that the memory which one packet needs comes while others are looked at.
+void Forwarder::process(std::span<Packet> burst, TimeNs now, Verdict* verdicts) {
+  std::array<Seen, kBurst> seen;
+  for (size_t i = 0; i < burst.size(); ++i) {
+    if (i + 2 < burst.size()) __builtin_prefetch(burst[i + 2].data);
+    look(burst[i], &seen[i]);
+    if (seen[i].entry != nullptr) vips_[seen[i].entry->vip]->prefetch(seen[i].hash);
+  }
+  for (size_t i = 0; i < burst.size(); ++i) {
+    if (seen[i].entry != nullptr) vips_[seen[i].entry->vip]->prefetch_more(seen[i].hash);
+  }
+  for (size_t i = 0; i < burst.size(); ++i) verdicts[i] = decide(&burst[i], seen[i], now);
+}
+
+void Forwarder::look(const Packet& packet, Seen* seen) const {
+  seen->parsed = parse(packet.data, packet.size, &seen->headers);
+  if (packet.size < kEthernetSize) return;
+  seen->ours = std::equal(link_.mac.begin(), link_.mac.end(), packet.data);
+  if (seen->parsed != Parse::kOk || !seen->ours) return;
+  const Headers& headers = seen->headers;
+  seen->entry = table_.find(headers.destination, headers.destination_port, headers.protocol);
+  if (seen->entry == nullptr) return;
+  seen->hash = flow_hash({headers.source, headers.source_port}, seen->entry->salt);
+}
+
+Verdict Forwarder::decide(Packet* packet, const Seen& seen, TimeNs now) {
+  const Verdict verdict =
+      seen.entry != nullptr ? balance(packet, seen, now) : decide_otherwise(packet, seen, now);
   ++verdicts_[static_cast<size_t>(verdict)];
   return verdict;
 }
 
-Verdict Forwarder::decide(Packet* packet, TimeNs now) {
+Verdict Forwarder::balance(Packet* packet, const Seen& seen, TimeNs now) {
+  const Headers& headers = seen.headers;
+  const Segment segment{{headers.source, headers.source_port}, seen.hash, headers.flags, headers.ip_bytes};
+  Vip& vip = *vips_[seen.entry->vip];
+  return forward(packet, headers, vip, vip.route(segment, now), seen.hash);
+}
+
+Verdict Forwarder::decide_otherwise(Packet* packet, const Seen& seen, TimeNs now) {
   if (packet->size < kEthernetSize) return Verdict::kTruncated;
-  const bool ours = std::equal(link_.mac.begin(), link_.mac.end(), packet->data);
-  if (!ours && (packet->data[0] & 1) == 0) return Verdict::kPass;
-  Headers headers;
-  const Parse parsed = parse(packet->data, packet->size, &headers);
-  if (parsed == Parse::kOk && ours) [[likely]] return balance(packet, headers, now);
-  if (parsed == Parse::kArp || (parsed == Parse::kIcmp && headers.protocol == kIcmp6)) {
+  if (!seen.ours && (packet->data[0] & 1) == 0) return Verdict::kPass;
+  const Parse parsed = seen.parsed;
+  if (parsed == Parse::kArp || (parsed == Parse::kIcmp && seen.headers.protocol == kIcmp6)) {
     const Verdict verdict = neighbour_message(packet, now);
     if (verdict != Verdict::kNoService) return verdict;
   }
-  if (!ours || parsed == Parse::kForeign) return Verdict::kPass;
-  if (parsed == Parse::kIcmp) return control_message(packet, headers, now);
-  if ((knows_destination(parsed) || parsed == Parse::kOther) && !table_.owns(headers.destination)) {
-    return Verdict::kPass;
-  }
+  if (!seen.ours || parsed == Parse::kForeign || parsed == Parse::kArp) return Verdict::kPass;
+  if (parsed == Parse::kIcmp) return control_message(packet, seen.headers, now);
+  const bool known = parsed == Parse::kOk || parsed == Parse::kOther || knows_destination(parsed);
+  if (known && !table_.owns(seen.headers.destination)) return Verdict::kPass;
   return verdict_of(parsed);
 }
 
-Verdict Forwarder::balance(Packet* packet, const Headers& headers, TimeNs now) {
-  const VipTable::Entry* entry =
-      table_.find(headers.destination, headers.destination_port, headers.protocol);
-  if (entry == nullptr) return table_.owns(headers.destination) ? Verdict::kNoService : Verdict::kPass;
-  Segment segment{.key = {headers.source, headers.source_port}, .flags = headers.flags, .bytes = headers.ip_bytes};
-  segment.hash = flow_hash(segment.key, entry->salt);
-  Vip& vip = *vips_[entry->vip];
-  return forward(packet, headers, vip, vip.route(segment, now), segment.hash);
-}
-
-Verdict Forwarder::forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint, uint64_t hash) {
+Verdict Forwarder::forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint,
+                           uint64_t hash) {
   if (endpoint == Vip::kNoEndpoint) return Verdict::kNoServer;
   const Endpoint& to = vip.endpoints()[endpoint];
   if (!to.has_mac) return Verdict::kNoNeighbour;

@@ -72,6 +72,8 @@ inline uint64_t flow_hash(const FlowKey& key, uint64_t salt) {
 
 class Forwarder {
  public:
+  static constexpr size_t kBurst = 64;
+
   // `policies`: one for each of config.vips. `config` has passed check_config.
   Forwarder(const Config& config, const Link& link, std::span<const PolicyArtefact> policies);
 
@@ -80,6 +82,8 @@ class Forwarder {
 
   // Decides about a frame and rewrites it; it needs kHeadroom. sends(verdict): the frame is to go out.
   Verdict process(Packet* packet, TimeNs now);
+  // The same for each of up to kBurst frames, in their order. verdicts: one for each.
+  void process(std::span<Packet> burst, TimeNs now, Verdict* verdicts);
   // The periodic part, about every 10 ms: timeouts, weights, neighbours.
   void tick(TimeNs now, const Send& send);
 
@@ -90,8 +94,18 @@ class Forwarder {
   uint64_t verdicts(Verdict verdict) const { return verdicts_[static_cast<size_t>(verdict)]; }
 
  private:
-  Verdict decide(Packet* packet, TimeNs now);
-  Verdict balance(Packet* packet, const Headers& headers, TimeNs now);
+  // What is read of a frame before anything is decided.
+  struct Seen {
+    Headers headers;
+    Parse parsed = Parse::kTruncated;
+    bool ours = false;
+    const VipTable::Entry* entry = nullptr;  // of the VIP that it is for
+    uint64_t hash = 0;
+  };
+  void look(const Packet& packet, Seen* seen) const;
+  Verdict decide(Packet* packet, const Seen& seen, TimeNs now);
+  Verdict balance(Packet* packet, const Seen& seen, TimeNs now);
+  Verdict decide_otherwise(Packet* packet, const Seen& seen, TimeNs now);
   Verdict control_message(Packet* packet, const Headers& headers, TimeNs now);
   Verdict neighbour_message(Packet* packet, TimeNs now);
   Verdict forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint, uint64_t hash);

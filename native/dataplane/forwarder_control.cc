@@ -21,7 +21,8 @@ std::string check_sources(const Config& config, const VipConfig& vip) {
   for (const ServerConfig& server : vip.servers) {
     const bool v4 = server.address.is_v4();
     if (config.link.interface.empty() && !(v4 ? config.link.address4 : config.link.address6)) {
-      return named(vip, std::string("a tunnel needs link.") + (v4 ? "address" : "address6") + " as its source");
+      return named(vip,
+                   std::string("a tunnel needs link.") + (v4 ? "address" : "address6") + " as its source");
     }
   }
   return "";
@@ -37,16 +38,15 @@ void VipTable::build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_s
     const VipConfig& vip = vips[i]->config();
     uint64_t at = slot(vip.address, vip.port, vip.protocol);
     while (entries_[at & mask_].protocol != 0) ++at;
-    const uint64_t service = name_of(vip.address) ^ uint64_t{vip.port} << 8 ^ vip.protocol;
+    const uint64_t service = name_of(vip.address) ^ uint64_t { vip.port } << 8 ^ vip.protocol;
     entries_[at & mask_] = {vip.address, vip.port, vip.protocol, static_cast<int16_t>(i),
                             core::stream_key(hash_seed, service)};
   }
 }
 
 bool VipTable::owns(const Address& address) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.protocol != 0 && entry.address == address;
-  });
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const Entry& entry) { return entry.protocol != 0 && entry.address == address; });
 }
 
 Forwarder::Forwarder(const Config& config, const Link& link, std::span<const PolicyArtefact> policies)
@@ -114,7 +114,8 @@ std::string check_config(const Config& config) {
     if (std::string why = check_vip(vip); !why.empty()) return named(vip, why);
     if (std::string why = check_sources(config, vip); !why.empty()) return why;
     for (const VipConfig& other : config.vips) {
-      if (&other != &vip && same_service(vip, other)) return named(vip, "another VIP has its address and port");
+      if (&other != &vip && same_service(vip, other))
+        return named(vip, "another VIP has its address and port");
       if (&other != &vip && vip.name == other.name) return named(vip, "its name is there twice");
     }
   }
@@ -122,7 +123,9 @@ std::string check_config(const Config& config) {
 }
 
 std::string check_reload(const Config& running, const Config& next) {
-  const auto fixed = [](const char* key) { return std::string(key) + ": cannot change while the balancer runs"; };
+  const auto fixed = [](const char* key) {
+    return std::string(key) + ": cannot change while the balancer runs";
+  };
   if (!(running.link == next.link)) return fixed("link");
   if (!(running.transport == next.transport)) return fixed("transport");
   if (running.hash_seed != next.hash_seed) return fixed("hash_seed");

@@ -45,8 +45,9 @@ int change(const Address& address, uint16_t type, uint16_t flags) {
     nlmsgerr error;
     uint8_t rest[256];
   } answer{};
-  const bool told = ::send(fd, &request, request.head.nlmsg_len, 0) >= 0 &&
-                    ::recv(fd, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof(nlmsghdr) + sizeof(int));
+  const bool told =
+      ::send(fd, &request, request.head.nlmsg_len, 0) >= 0 &&
+      ::recv(fd, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof(nlmsghdr) + sizeof(int));
   const int error = told ? -answer.error.error : errno;
   ::close(fd);
   return error;

@@ -89,7 +89,8 @@ int run(const Options& options) {
 int check(const Options& options) {
   const Config config = read_config(options.config);
   for (const PolicyArtefact& policy : read_policies(config)) {
-    if (!policy.error.empty()) throw std::runtime_error(options.config + ": vip.policy_file: " + policy.error);
+    if (!policy.error.empty())
+      throw std::runtime_error(options.config + ": vip.policy_file: " + policy.error);
   }
   std::printf("%s: %zu VIPs, sound\n", options.config.c_str(), config.vips.size());
   return 0;
@@ -105,7 +106,8 @@ int main(int argc, char** argv) {
   }
   try {
     if (options.check) return check(options);
-    if (!options.pcap_in.empty()) return run_offline(options.config, options.pcap_in, options.pcap_out, options.verdicts);
+    if (!options.pcap_in.empty())
+      return run_offline(options.config, options.pcap_in, options.pcap_out, options.verdicts);
     return run(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "steelyard-lb: error: %s\n", error.what());

@@ -36,7 +36,8 @@ void add_packets(const Report& report, std::vector<MetricFamily>* all) {
   }
   MetricFamily& frames = family(all, "frames_total", "Frames of the transport", MetricType::Counter);
   const TransportCounters& transport = report.transport;
-  for (const auto& [way, count] : {std::pair("received", transport.received), {"sent", transport.sent},
+  for (const auto& [way, count] : {std::pair("received", transport.received),
+                                   {"sent", transport.sent},
                                    {"receive_dropped", transport.receive_dropped},
                                    {"send_dropped", transport.send_dropped}}) {
     add(&frames, {{"way", way}}, static_cast<double>(count));
@@ -46,23 +47,28 @@ void add_packets(const Report& report, std::vector<MetricFamily>* all) {
 }
 
 void add_vips(const Report& report, std::vector<MetricFamily>* all) {
-  MetricFamily connections{"steelyard_lb_connections", "Places of the connection table", MetricType::Gauge, {}};
-  MetricFamily events{"steelyard_lb_flow_events_total", "What befell flows beside being forwarded",
-                      MetricType::Counter, {}};
-  MetricFamily healthy{"steelyard_lb_policy_healthy", "1 while weights come from the policy", MetricType::Gauge, {}};
+  MetricFamily connections{
+      "steelyard_lb_connections", "Places of the connection table", MetricType::Gauge, {}};
+  MetricFamily events{
+      "steelyard_lb_flow_events_total", "What befell flows beside being forwarded", MetricType::Counter, {}};
+  MetricFamily healthy{
+      "steelyard_lb_policy_healthy", "1 while weights come from the policy", MetricType::Gauge, {}};
   MetricFamily decisions{"steelyard_lb_policy_decisions_total", "Weights taken", MetricType::Counter, {}};
-  MetricFamily fallbacks{"steelyard_lb_policy_fallbacks_total", "Times of falling back to lsq",
-                         MetricType::Counter, {}};
+  MetricFamily fallbacks{
+      "steelyard_lb_policy_fallbacks_total", "Times of falling back to lsq", MetricType::Counter, {}};
   for (const VipReport& vip : report.vips) {
     const prometheus::ClientMetric::Label name{"vip", vip.config.name};
     for (int i = 0; i < kFlowStates; ++i) {
       add(&connections, {name, {"state", std::string(text_of(static_cast<FlowState>(i)))}}, vip.in_state[i]);
     }
     const VipCounters& c = vip.counters;
-    for (const auto& [event, count] :
-         {std::pair("fallback_packet", c.fallback_packets), {"untracked", c.untracked_flows},
-          {"half_open_refused", c.half_open_refused}, {"reused", c.reused}, {"adopted", c.adopted},
-          {"evicted", c.evicted}, {"no_server", c.no_server}}) {
+    for (const auto& [event, count] : {std::pair("fallback_packet", c.fallback_packets),
+                                       {"untracked", c.untracked_flows},
+                                       {"half_open_refused", c.half_open_refused},
+                                       {"reused", c.reused},
+                                       {"adopted", c.adopted},
+                                       {"evicted", c.evicted},
+                                       {"no_server", c.no_server}}) {
       add(&events, {name, {"event", event}}, static_cast<double>(count));
     }
     if (!vip.policy_wanted) continue;
@@ -78,19 +84,24 @@ void add_servers(const Report& report, std::vector<MetricFamily>* all) {
     MetricFamily& to = family(all, name, help, type);
     for (const VipReport& vip : report.vips) {
       for (const ServerReport& server : vip.servers) {
-        add(&to, {{"vip", vip.config.name}, {"server", server.endpoint.name}}, static_cast<double>(value(server)));
+        add(&to, {{"vip", vip.config.name}, {"server", server.endpoint.name}},
+            static_cast<double>(value(server)));
       }
     }
   };
   using S = const ServerReport&;
   each("flows_on", "Flows counted on the server", MetricType::Gauge, [](S s) { return s.flows_on; });
   each("weight", "Weight in force", MetricType::Gauge, [](S s) { return s.weight; });
-  each("server_packets_total", "Packets sent to the server", MetricType::Counter, [](S s) { return s.endpoint.packets; });
+  each("server_packets_total", "Packets sent to the server", MetricType::Counter,
+       [](S s) { return s.endpoint.packets; });
   each("server_bytes_total", "Bytes of them", MetricType::Counter, [](S s) { return s.endpoint.bytes; });
-  each("flows_opened_total", "Flows given to the server", MetricType::Counter, [](S s) { return s.endpoint.opened; });
-  each("flows_completed_total", "Flows ended by FIN", MetricType::Counter, [](S s) { return s.endpoint.completed; });
+  each("flows_opened_total", "Flows given to the server", MetricType::Counter,
+       [](S s) { return s.endpoint.opened; });
+  each("flows_completed_total", "Flows ended by FIN", MetricType::Counter,
+       [](S s) { return s.endpoint.completed; });
   each("flows_reset_total", "Flows ended by RST", MetricType::Counter, [](S s) { return s.endpoint.reset; });
-  each("flows_timed_out_total", "Flows ended by silence", MetricType::Counter, [](S s) { return s.endpoint.timed_out; });
+  each("flows_timed_out_total", "Flows ended by silence", MetricType::Counter,
+       [](S s) { return s.endpoint.timed_out; });
 }
 
 class Collector final : public prometheus::Collectable {

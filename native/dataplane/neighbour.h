@@ -1,5 +1,5 @@
-// Link addresses of the next hops, by ARP (RFC 826) and neighbour discovery (RFC 4861), and answers for virtual
-// addresses that the balancer owns on its link.
+// Link addresses of the next hops, by ARP (RFC 826) and neighbour discovery (RFC 4861), and answers for
+// virtual addresses that the balancer owns on its link.
 #pragma once
 
 #include <array>

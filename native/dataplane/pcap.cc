@@ -31,7 +31,8 @@ PcapReader::PcapReader(const std::string& path)
   const uint32_t magic = native_word(head);
   swapped_ = magic != kMicroseconds && magic != kNanoseconds;
   const uint32_t told = word(head);
-  if (told != kMicroseconds && told != kNanoseconds) throw failed(path, "not a pcap file of the classic format");
+  if (told != kMicroseconds && told != kNanoseconds)
+    throw failed(path, "not a pcap file of the classic format");
   if (told == kNanoseconds) fraction_ns_ = 1;
   if (word(head + 20) != kEthernet) throw failed(path, "its frames are not of Ethernet");
 }

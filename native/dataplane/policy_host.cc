@@ -9,7 +9,8 @@ namespace {
 
 std::string why_not(const core::LoadedPolicy& policy, int num_servers, int num_balancers) {
   if (policy.central()) return "policy is central: no balancer can decide for all";
-  return core::check_policy_fits(policy, core::observation_schema_hash(num_servers), num_servers, num_balancers);
+  return core::check_policy_fits(policy, core::observation_schema_hash(num_servers), num_servers,
+                                 num_balancers);
 }
 
 }  // namespace
@@ -60,40 +61,52 @@ void PolicyHost::share(const std::string& path, const PolicyPlace& place, core::
 }
 
 void PolicyHost::tick(core::LoadBalancer* core, std::span<const shm::ServerCounters> counters,
-                      core::TimeNs now) {
+                      core::BalancerLog* log, core::TimeNs now) {
   if (publisher_ != nullptr) publisher_->publish(*core, counters, now);
   if (!wanted_) return;
-  if (!refused_.empty()) return fall_back(core, refused_);
-  by_agent_ ? follow_agent(core, now) : decide(core, now);
+  if (!refused_.empty()) return fall_back(core, log, now, refused_);
+  by_agent_ ? follow_agent(core, log, now) : decide(core, log, now);
 }
 
-void PolicyHost::decide(core::LoadBalancer* core, core::TimeNs now) {
+void PolicyHost::decide(core::LoadBalancer* core, core::BalancerLog* log, core::TimeNs now) {
   core->observe(now, observation_.data());
+  if (log != nullptr) log->on_policy(now);
   if (!hosted_.act(agent_, observation_.data(), action_.data())) {
-    hosted_.reset(agent_);
-    return fall_back(core, "policy gave no finite action");
+    return fall_back(core, log, now, "policy gave no finite action");
   }
   core->set_action(action_.data());
   core->apply_action();
+  if (log != nullptr) log->on_apply(now);
   recover();
 }
 
-void PolicyHost::follow_agent(core::LoadBalancer* core, core::TimeNs now) {
+void PolicyHost::follow_agent(core::LoadBalancer* core, core::BalancerLog* log, core::TimeNs now) {
   if (publisher_ == nullptr) {
-    return fall_back(core, share_error_.empty() ? "no policy_file and no shared_memory" : share_error_);
+    return fall_back(core, log, now,
+                     share_error_.empty() ? "no policy_file and no shared_memory" : share_error_);
   }
   const shm::ActionView& view = publisher_->poll(now, max_age_);
-  if (!view.usable()) return fall_back(core, view.why());
+  if (!view.usable()) return fall_back(core, log, now, view.why());
   view.apply_to(*core);
+  if (log != nullptr && view.kind == STEELYARD_SHM_KIND_WEIGHT) {
+    log->on_weights(view.weights, now);
+  } else if (log != nullptr) {
+    log->on_action(view.action, now);
+    log->on_apply(now);
+  }
   recover();
 }
 
-void PolicyHost::fall_back(core::LoadBalancer* core, std::string why) {
+void PolicyHost::fall_back(core::LoadBalancer* core, core::BalancerLog* log, core::TimeNs now,
+                           std::string why) {
   if (!healthy_ && why == why_) return;
-  std::fill(action_.begin(), action_.end(), 0.0F);  // the action of weight 1
-  action_.resize(core->flows_on().size(), 0.0F);
+  action_.assign(core->flows_on().size(), 0.0F);  // the action of weight 1
   core->set_action(action_.data());
   core->apply_action();
+  if (log != nullptr) {
+    log->on_action(action_, now);
+    log->on_apply(now);
+  }
   ++fallbacks_;
   healthy_ = false;
   changed_ = true;

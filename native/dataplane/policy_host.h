@@ -1,5 +1,5 @@
-// Where a VIP's weights come from when its rule is "policy", and what happens when they do not come: all weights
-// are then 1, by which the rule is lsq, bit for bit.
+// Where a VIP's weights come from when its rule is "policy", and what happens when they do not come: all
+// weights are then 1, by which the rule is lsq, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "native/core/balancer_log.h"
 #include "native/core/hosted_policy.h"
 #include "native/core/load_balancer.h"
 #include "native/shm/publisher.h"
@@ -29,16 +30,17 @@ struct PolicyPlace {
 
 class PolicyHost {
  public:
-  // Takes weights from `artefact` from now on; from the agent if the artefact holds neither policy nor error. An
-  // artefact that cannot be read leaves a running policy in place if that still fits.
+  // Takes weights from `artefact` from now on; from the agent if the artefact holds neither policy nor error.
+  // An artefact that cannot be read leaves a running policy in place if that still fits.
   void host(const PolicyArtefact& artefact, const PolicyPlace& place);
   // Takes no weights: the rule needs none.
   void stop();
   // Tells an agent what is measured, in the file at `path`; an empty path tells nobody.
   void share(const std::string& path, const PolicyPlace& place, core::TimeNs max_age);
 
-  // Publishes and decides; to be called on the timer. counters: (N,).
-  void tick(core::LoadBalancer* core, std::span<const shm::ServerCounters> counters, core::TimeNs now);
+  // Publishes and decides; to be called on the timer. counters: (N,). log: what is decided, or null.
+  void tick(core::LoadBalancer* core, std::span<const shm::ServerCounters> counters, core::BalancerLog* log,
+            core::TimeNs now);
 
   bool wanted() const { return wanted_; }
   bool healthy() const { return healthy_; }
@@ -51,9 +53,9 @@ class PolicyHost {
   const std::string& share_error() const { return share_error_; }
 
  private:
-  void decide(core::LoadBalancer* core, core::TimeNs now);
-  void follow_agent(core::LoadBalancer* core, core::TimeNs now);
-  void fall_back(core::LoadBalancer* core, std::string why);
+  void decide(core::LoadBalancer* core, core::BalancerLog* log, core::TimeNs now);
+  void follow_agent(core::LoadBalancer* core, core::BalancerLog* log, core::TimeNs now);
+  void fall_back(core::LoadBalancer* core, core::BalancerLog* log, core::TimeNs now, std::string why);
   void recover();
 
   bool wanted_ = false;

@@ -34,7 +34,9 @@ std::string json_of(const ServerReport& server) {
       .add("name", endpoint.name)
       .add("address", text_of(endpoint.address))
       .add("mac", endpoint.has_mac ? text_of(endpoint.mac) : "")
-      .add("state", removed ? "removed" : endpoint.draining ? "draining" : "active")
+      .add("state", removed             ? "removed"
+                    : endpoint.draining ? "draining"
+                                        : "active")
       .add("flows_on", uint64_t{server.flows_on})
       .add("weight", server.weight)
       .add("bound", uint64_t{endpoint.bound})

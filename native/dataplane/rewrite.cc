@@ -99,8 +99,8 @@ void set_destination(const Packet& packet, const Headers& headers, const Address
   store_transport_checksum(checksum, headers, updated_checksum(load16(checksum), before, after));
 }
 
-void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source, const Address& destination,
-                     uint64_t flow) {
+void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source,
+                     const Address& destination, uint64_t flow) {
   const uint8_t tos = traffic_class(*packet, headers);
   const uint32_t inner = headers.ip_bytes;
   packet->size = kEthernetSize + inner;
@@ -171,8 +171,7 @@ void complete_checksum(const Packet& packet, const Headers& headers) {
   const uint32_t length = kEthernetSize + headers.ip_bytes - headers.l4;
   store16(checksum, 0);
   const uint64_t sum = pseudo_header(ip, headers.v6, headers.protocol, length);
-  store_transport_checksum(checksum, headers,
-                           checksum_of(sum_words(packet.data + headers.l4, length, sum)));
+  store_transport_checksum(checksum, headers, checksum_of(sum_words(packet.data + headers.l4, length, sum)));
 }
 
 }  // namespace steelyard::dataplane

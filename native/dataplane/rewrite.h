@@ -20,10 +20,10 @@ void set_destination(const Packet& packet, const Headers& headers, const Address
 constexpr uint32_t gre_overhead(const Address& server) {
   return (server.is_v4() ? kIpv4Size : kIpv6Size) + kGreSize;
 }
-// GRE (RFC 2784) over the family of `destination`; the link's header must be set anew afterwards. `flow` gives
-// the flow label of IPv6 (RFC 6438). Needs gre_overhead() bytes of headroom.
-void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source, const Address& destination,
-                     uint64_t flow);
+// GRE (RFC 2784) over the family of `destination`; the link's header must be set anew afterwards. `flow`
+// gives the flow label of IPv6 (RFC 6438). Needs gre_overhead() bytes of headroom.
+void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source,
+                     const Address& destination, uint64_t flow);
 
 // The echo request becomes its reply, sent back to where it came from by `mac`.
 void make_echo_reply(const Packet& packet, const Headers& headers, const Mac& mac);

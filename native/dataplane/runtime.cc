@@ -27,7 +27,8 @@ std::vector<PolicyArtefact> read_policies(const Config& config) {
   for (size_t i = 0; i < config.vips.size(); ++i) {
     const VipConfig& vip = config.vips[i];
     if (vip.rule != "policy") continue;
-    if (!vip.policy_file.empty()) policies[i].policy = core::load_policy_file(vip.policy_file, &policies[i].error);
+    if (!vip.policy_file.empty())
+      policies[i].policy = core::load_policy_file(vip.policy_file, &policies[i].error);
   }
   return policies;
 }
@@ -44,20 +45,24 @@ void Runtime::hide_from_kernel(const Config& config) {
   for (const VipConfig& vip : config.vips) {
     addresses.push_back(vip.address);
     if (!is_local(vip.address)) continue;
-    log_->write("local_address",
-                Json().add("vip", vip.name).add("why", "an interface has it: the kernel answers its clients too"));
+    log_->write(
+        "local_address",
+        Json().add("vip", vip.name).add("why", "an interface has it: the kernel answers its clients too"));
   }
   const std::string why = routes_.want(addresses);
   if (!why.empty()) log_->write("kernel_not_told", Json().add("why", why));
 }
 
 void Runtime::run() {
+  static_assert(Transport::kBurst == Forwarder::kBurst);
+  std::array<Verdict, Forwarder::kBurst> verdicts;
   TimeNs next_tick = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     std::span<Packet> burst = transport_->receive(static_cast<int>(kTick / 1'000'000));
     const TimeNs now = monotonic_now();
-    for (Packet& packet : burst) {
-      if (sends(forwarder_.process(&packet, now))) transport_->queue(packet);
+    forwarder_.process(burst, now, verdicts.data());
+    for (size_t i = 0; i < burst.size(); ++i) {
+      if (sends(verdicts[i])) transport_->queue(burst[i]);
     }
     transport_->flush();
     if (now < next_tick) continue;

@@ -1,5 +1,5 @@
-// A running balancer: the forwarder between a transport and a clock, changed from outside by jobs that its own
-// thread runs between two bursts.
+// A running balancer: the forwarder between a transport and a clock, changed from outside by jobs that its
+// own thread runs between two bursts.
 #pragma once
 
 #include <atomic>

@@ -46,7 +46,10 @@ void Vip::advance(Connection& flow, uint8_t flags, TimeNs now) {
     uncount(flow, completed, now);
     set_state(flow, FlowState::kClosing);
   } else if (flow.state == FlowState::kOpening && (udp_ || (flags & kAck) != 0)) {
-    if (!udp_) core_->first_ack(flow.hash, now);
+    if (!udp_) {
+      core_->first_ack(flow.hash, now);
+      if (log_ != nullptr) log_->on_first_ack(flow.hash, now);
+    }
     set_state(flow, FlowState::kEstablished);
   } else if (flow.state == FlowState::kIdle) {
     set_state(flow, FlowState::kAdopted);
@@ -75,7 +78,9 @@ int Vip::new_flow(const Segment& segment, TimeNs now) {
     ++counters_.evicted;
   }
   const core::ServerId chosen = core_->choose(segment.hash, now, nullptr);
-  const int endpoint = endpoint_of_[core_->open(segment.hash, chosen, now)];
+  const core::ServerId server = core_->open(segment.hash, chosen, now);
+  if (log_ != nullptr) log_->on_open(segment.hash, server, now);
+  const int endpoint = endpoint_of_[server];
   ++endpoints_[endpoint].opened;
   bind(segment, place, endpoint, FlowState::kOpening, now);
   return count(endpoint, segment.bytes);
@@ -122,6 +127,7 @@ void Vip::uncount(Connection& flow, bool completed, TimeNs now) {
   if (!flow.counted) return;
   flow.counted = false;
   core_->close(flow.hash, completed, now);
+  if (log_ != nullptr) log_->on_close(flow.hash, completed, now);
 }
 
 void Vip::set_state(Connection& flow, FlowState state) {
@@ -156,7 +162,8 @@ void Vip::forget(uint32_t place) {
 void Vip::sweep(TimeNs now) {
   const TimeNs elapsed = std::min(now - swept_, kSweepPeriod);
   const uint32_t places = table_.places();
-  auto left = static_cast<uint32_t>(static_cast<double>(places) * static_cast<double>(elapsed) / kSweepPeriod);
+  auto left =
+      static_cast<uint32_t>(static_cast<double>(places) * static_cast<double>(elapsed) / kSweepPeriod);
   if (left == 0) return;
   swept_ = now;
   for (; left > 0; --left) {
@@ -171,11 +178,12 @@ void Vip::tick(TimeNs now) {
   const auto interval = static_cast<TimeNs>(config_.interval_s * core::kNanosPerSecond);
   next_update_ = std::max(next_update_ + interval, now);
   core_->tick(now, nullptr);
+  if (log_ != nullptr) log_->on_tick({}, now);
   for (size_t j = 0; j < shared_.size(); ++j) {
     const Endpoint& endpoint = endpoints_[endpoint_of_[j]];
     shared_[j] = {endpoint.opened, endpoint.completed, endpoint.packets, endpoint.bytes, endpoint.reset, 0};
   }
-  policy_.tick(core_.get(), shared_, now);
+  policy_.tick(core_.get(), shared_, log_, now);
 }
 
 }  // namespace steelyard::dataplane

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "native/core/balancer_log.h"
 #include "native/core/load_balancer.h"
 #include "native/dataplane/config.h"
 #include "native/dataplane/connection_table.h"
@@ -41,12 +42,12 @@ struct Segment {
 
 // What happened beyond forwarding, counted.
 struct VipCounters {
-  uint64_t fallback_packets = 0;    // of flows without a place, by consistent hashing
-  uint64_t untracked_flows = 0;     // that found no place
-  uint64_t half_open_refused = 0;   // SYNs over the limit, sent by consistent hashing
-  uint64_t reused = 0;              // a SYN on a closing or idle place
-  uint64_t adopted = 0;             // flows whose beginning was not seen
-  uint64_t evicted = 0;             // idle, closing or adopted places given to a new flow
+  uint64_t fallback_packets = 0;   // of flows without a place, by consistent hashing
+  uint64_t untracked_flows = 0;    // that found no place
+  uint64_t half_open_refused = 0;  // SYNs over the limit, sent by consistent hashing
+  uint64_t reused = 0;             // a SYN on a closing or idle place
+  uint64_t adopted = 0;            // flows whose beginning was not seen
+  uint64_t evicted = 0;            // idle, closing or adopted places given to a new flow
   uint64_t no_server = 0;
 };
 
@@ -55,11 +56,12 @@ class Vip {
   static constexpr int kNoEndpoint = -1;
 
   // `config` has passed check_vip. `balancer` of `num_balancers` share these servers.
-  Vip(const VipConfig& config, const PolicyArtefact& policy, int balancer, int num_balancers, uint64_t stream);
+  Vip(const VipConfig& config, const PolicyArtefact& policy, int balancer, int num_balancers,
+      uint64_t stream);
 
   // Gives a running VIP another configuration, that has passed check_vip and check_change: servers, drains,
-  // rule, timeouts. No connection is lost. Takes memory, and about 50 ns for each connection where the rule or
-  // the list of servers has changed: features are then measured anew.
+  // rule, timeouts. No connection is lost. Takes memory, and about 50 ns for each connection where the rule
+  // or the list of servers has changed: features are then measured anew.
   void reconfigure(const VipConfig& config, const PolicyArtefact& policy, TimeNs now);
 
   // The endpoint of a packet; kNoEndpoint when the pool is empty.
@@ -77,9 +79,20 @@ class Vip {
   const core::LoadBalancer& core() const { return *core_; }
   PolicyHost& policy() { return policy_; }
   const PolicyHost& policy() const { return policy_; }
+  // Tells `log` from now on all that decisions follow from (native/tape); for a VIP without flows. A tape is
+  // of one rule and one list of servers: a change of those detaches it. Null detaches it too.
+  void set_log(core::BalancerLog* log, TimeNs now);
+  core::BalancerLog* log() const { return log_; }
   const ConnectionTable& table() const { return table_; }
   uint32_t in_state(FlowState state) const { return in_state_[static_cast<size_t>(state)]; }
-  void prefetch(uint64_t hash) const { table_.prefetch(hash); }
+  // For hosts that see several packets coming: asks for the memory that their flows will need.
+  void prefetch(uint64_t hash) const {
+    table_.prefetch_bucket(hash);
+    core_->table().prefetch_page(hash);
+  }
+  void prefetch_more(uint64_t hash) const {
+    if (!table_.prefetch_place(hash)) core_->table().prefetch_bucket(hash);
+  }
 
  private:
   int new_flow(const Segment& segment, TimeNs now);
@@ -110,6 +123,7 @@ class Vip {
   uint64_t stream_;
   bool udp_;
   uint32_t renewals_ = 0;
+  uint64_t core_stream_ = 0;
   std::array<TimeNs, kFlowStates> timeout_{};
   uint32_t half_open_limit_ = 0;
   std::vector<Endpoint> endpoints_;
@@ -117,6 +131,7 @@ class Vip {
   core::MaglevTable consistent_;
   bool has_consistent_ = false;
   std::unique_ptr<core::LoadBalancer> core_;
+  core::BalancerLog* log_ = nullptr;
   ConnectionTable table_;
   std::array<uint32_t, kFlowStates> in_state_{};
   VipCounters counters_;

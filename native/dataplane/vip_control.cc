@@ -126,14 +126,15 @@ void Vip::reconfigure(const VipConfig& config, const PolicyArtefact& policy, Tim
     renew_core();
   } else {
     apply_members();
+    if (log_ != nullptr) log_->on_members(core_->members(), now);
   }
   apply_limits();
   host_policy(policy);
   next_update_ = now;
 }
 
-// Gives each configured server an endpoint: its own if it has one. True when a server has another index in the
-// core than before.
+// Gives each configured server an endpoint: its own if it has one. True when a server has another index in
+// the core than before.
 bool Vip::place_endpoints() {
   const std::vector<int> before = endpoint_of_;
   std::vector<bool> kept(endpoints_.size());
@@ -191,7 +192,9 @@ void Vip::renew_core() {
                                    .preallocate = true};
   const std::unique_ptr<core::LoadBalancer> before = std::move(core_);
   core_ = std::make_unique<core::LoadBalancer>(shape, rule_of(config_));
-  core_->restart(core::stream_key(stream_, renewals_++));
+  core_stream_ = core::stream_key(stream_, renewals_++);
+  core_->restart(core_stream_);
+  log_ = nullptr;
   apply_members();
   if (before == nullptr) return;
   for (uint32_t place = 0; place < table_.places(); ++place) {
@@ -200,6 +203,13 @@ void Vip::renew_core() {
     const core::ServerId server = endpoints_[flow.endpoint].server;
     flow.counted = server != core::kNoServer && core_->adopt(flow.hash, server, *before);
   }
+}
+
+void Vip::set_log(core::BalancerLog* log, TimeNs now) {
+  log_ = log;
+  if (log_ == nullptr) return;
+  log_->on_restart(core_stream_);
+  log_->on_members(core_->members(), now);
 }
 
 void Vip::apply_limits() {

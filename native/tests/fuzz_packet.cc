@@ -1,5 +1,5 @@
-// Frames of any bytes: nothing outside the frame is read or written, and what goes out is sound. The first byte
-// chooses how packets are forwarded.
+// Frames of any bytes: nothing outside the frame is read or written, and what goes out is sound. The first
+// byte chooses how packets are forwarded.
 #include <cstdint>
 #include <cstdlib>
 #include <vector>

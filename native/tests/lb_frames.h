@@ -19,7 +19,9 @@ inline Address address(const std::string& text) { return *parse_address(text); }
 // A frame in a buffer with headroom.
 struct Frame {
   std::vector<uint8_t> bytes;
-  Packet packet() { return {bytes.data() + kHeadroom, static_cast<uint32_t>(bytes.size()) - kHeadroom, kHeadroom}; }
+  Packet packet() {
+    return {bytes.data() + kHeadroom, static_cast<uint32_t>(bytes.size()) - kHeadroom, kHeadroom};
+  }
   const uint8_t* data() const { return bytes.data() + kHeadroom; }
   size_t size() const { return bytes.size() - kHeadroom; }
 };
@@ -70,13 +72,15 @@ inline Frame make_frame(const FrameSpec& spec) {
   } else {
     store16(l4 + 4, static_cast<uint16_t>(l4_size));
   }
-  for (uint32_t i = 0; i < spec.payload; ++i) packet.data[packet.size - spec.payload + i] = static_cast<uint8_t>(i);
+  for (uint32_t i = 0; i < spec.payload; ++i)
+    packet.data[packet.size - spec.payload + i] = static_cast<uint8_t>(i);
   Headers headers;
   if (parse(packet.data, packet.size, &headers) == Parse::kOk) complete_checksum(packet, headers);
   return frame;
 }
 
-inline VipConfig vip_config(int servers, const std::string& rule = "lsq", const std::string& vip = "10.0.0.1") {
+inline VipConfig vip_config(int servers, const std::string& rule = "lsq",
+                            const std::string& vip = "10.0.0.1") {
   VipConfig config;
   config.name = vip;
   config.address = address(vip);
@@ -85,7 +89,7 @@ inline VipConfig vip_config(int servers, const std::string& rule = "lsq", const 
   config.connections = 4096;
   for (int j = 0; j < servers; ++j) {
     ServerConfig server;
-    server.name = "s" + std::to_string(j);
+    server.name = text_of(server_mac(j));
     server.address = config.address.is_v4() ? Address::v4(0x0a000100u + static_cast<uint32_t>(j) + 1)
                                             : Address{0xfd00'0000'0000'0001, static_cast<uint64_t>(j) + 1};
     server.mac = server_mac(j);

@@ -51,7 +51,8 @@ TEST(Checksum, UpdateIsTheWholeSumAgain) {
     const uint64_t old_words = sum_words(bytes.data() + 12, 4);
     store32(bytes.data() + 12, static_cast<uint32_t>(core::draw(key, 99)) & (key % 3 == 0 ? 0xffffu : ~0u));
     const uint64_t new_words = sum_words(bytes.data() + 12, 4);
-    ASSERT_EQ(updated_checksum(before, old_words, new_words), checksum_of(sum_words(bytes.data(), 20))) << key;
+    ASSERT_EQ(updated_checksum(before, old_words, new_words), checksum_of(sum_words(bytes.data(), 20)))
+        << key;
   }
 }
 
@@ -147,7 +148,8 @@ TEST(Rewrite, GreHoldsTheFrameUntouched) {
       Packet packet = frame.packet();
       Headers headers;
       ASSERT_EQ(parse(packet.data, packet.size, &headers), Parse::kOk);
-      const Address from = address(outer4 ? "10.0.0.9" : "fd00::9"), to = address(outer4 ? "10.9.9.9" : "fd09::9");
+      const Address from = address(outer4 ? "10.0.0.9" : "fd00::9"),
+                    to = address(outer4 ? "10.9.9.9" : "fd09::9");
       encapsulate_gre(&packet, headers, from, to, 0x12345);
       Headers outer;
       ASSERT_EQ(parse(packet.data, packet.size, &outer), Parse::kOther);
@@ -161,7 +163,8 @@ TEST(Rewrite, GreHoldsTheFrameUntouched) {
 }
 
 TEST(Addresses, TextAndBack) {
-  for (const char* text : {"10.0.0.1", "0.0.0.0", "255.255.255.255", "::", "::1", "fd00::1:2", "2001:db8::ff"}) {
+  for (const char* text :
+       {"10.0.0.1", "0.0.0.0", "255.255.255.255", "::", "::1", "fd00::1:2", "2001:db8::ff"}) {
     EXPECT_EQ(text_of(address(text)), text);
   }
   for (const char* text : {"", "10.0.0", "10.0.0.256", "::ffff:10.0.0.1", "fd00:::1", "a", "10.0.0.1/8"}) {
