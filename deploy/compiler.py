@@ -66,10 +66,15 @@ def kernel_files(kernel: Kernel) -> list[str]:
             continue
         found.add(name)
         left += _INCLUDE.findall((folder / name).read_text("utf-8"))
-        body = f"{Path(name).stem}.cc"
-        if (folder / body).is_file():
-            left.append(body)
+        if name.endswith(".h"):
+            left += _bodies(folder, Path(name).stem)
     return sorted(found)
+
+
+def _bodies(folder: Path, stem: str) -> list[str]:
+    """The sources of a header: stem.cc, and each stem_part.cc that has no header of its own."""
+    parts = (path for path in folder.glob(f"{stem}_*.cc") if not path.with_suffix(".h").is_file())
+    return [path.name for path in (folder / f"{stem}.cc", *parts) if path.is_file()]
 
 
 def find_compiler() -> list[str]:

@@ -62,6 +62,12 @@ class Malcolm:
     warm_start: float = _OWN
     """Weight of a server's load at the start: -w in migration, +w in stealing. Below 0: the unit of load over
     the broadcast period, by which the tasks of one window level an imbalance."""
+    warm_others: float = _OWN
+    """Live: -w of the others' waits and of all service times at the start."""
+    warm_keep: float = _OWN
+    """Live: bias of keeping a task at the start, and against asking nobody for work."""
+    rate_weight: float = _OWN
+    """Of a new service time in a server's average, once there are as many."""
     init_scale: float = _OWN
     """Other weights at the start are uniform within +- this."""
     batch: int = 0
