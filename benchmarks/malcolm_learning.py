@@ -25,7 +25,7 @@ from steelyard.trainers.consensus_ac import Malcolm, MalcolmTrainer
 
 TASKS_US = 4.0
 LOAD = 0.9
-EVALUATION = range(501000, 501005)
+EVALUATION = range(601000, 601010)
 STUDENT = (np.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles by degrees of freedom."""
 WAITING = ('loads.measure="waiting"',)
@@ -102,6 +102,9 @@ def settings() -> list[Setting]:
         shares = [0, 0] + [1] * 9
         split = (f'events=[{{ kind = "split", t_s = 0.2, split = {shares} }}]',)
         out.append(Setting(f"all arrive at the 9 x 4, {of}", het, period, 0.9, split, rules=every))
+        always = (split[0].replace("0.2", "0.01"),)
+        name = f"all arrive at the 9 x 4, learned there, {of}"
+        out.append(Setting(name, het, period, 0.9, always, True, every))
     return out
 
 
