@@ -92,6 +92,8 @@ class Malcolm:
             game = scenario.game
             config.migration_cost, config.steal_cost = game.migration_cost, game.steal_cost
             config.load_unit_s = game.load_unit_s
+        if config.live_draws:  # its start is made for waits in such units
+            config.load_unit_s = 2 * scenario.workload.mean_service_s()
         config.seed = seed
         if self.warm_start >= 0:
             config.warm_start = self.warm_start

@@ -133,7 +133,9 @@ void MalcolmServer::on_completion(uint32_t type, float service_s) {
   if (config_.live_draws) see_own();
 }
 
+// Live draws ask how many wait: a long task in a worker's hands is no one's wait, so every task counts alike.
 float MalcolmServer::load_s() const {
+  if (config_.live_draws) return static_cast<float>(num_tasks_) * task_s();
   float work = 0;
   for (uint32_t t = 0; t < config_.num_types; ++t) {
     const float tasks = static_cast<float>(tasks_[t]);
