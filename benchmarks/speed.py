@@ -64,6 +64,7 @@ def measure(repeats: int, say: Callable[[str], None] = lambda text: None) -> lis
         ("SimPy reference", lambda: simpy_cost(scenario, repeats)),
         ("inference", lambda: [native_inference(scenario.num_servers, repeats)]),
         ("eager PyTorch", lambda: torch_inference(scenario.num_servers, repeats)),
+        ("rack world", lambda: rack_world(repeats)),
         ("kernels of the rack game", lambda: malcolm_kernels(repeats)),
         ("shared memory", lambda: shared_memory(repeats)),
     ):
@@ -177,6 +178,13 @@ def torch_inference(servers: int, repeats: int) -> list[Measurement]:
         return 1e6 * (time.perf_counter() - began) / _INFERENCES
 
     return [Measurement("eager PyTorch", "us", repeat(once, repeats), "lower")]
+
+
+def rack_world(repeats: int) -> list[Measurement]:
+    """Time per task and memory per worker."""
+    from steelyard.benchmarks import rack_speed
+
+    return rack_speed.measure(repeats)
 
 
 def malcolm_kernels(repeats: int) -> list[Measurement]:
