@@ -149,6 +149,7 @@ def study(setting: Setting, seeds: int, episodes: int) -> dict[str, Any]:
     row["start"] = play(rack, start, tasks).mean(axis=0).tolist()
     learned = np.array([play(rack, learn(setting, seed, episodes), tasks) for seed in range(seeds)])
     row["mean_us"] = float(learned[..., 0].mean())
+    row["episodes_p99_us"] = learned[..., 1].tolist()  # learning seeds x episodes
     row["p99_us"] = interval(learned[..., 1].mean(axis=1))  # over learning seeds
     for kind, rule in played.items():  # the same tasks: differences, over episodes
         row["rules"][kind]["learned_less_rule_us"] = interval(learned[..., 1].mean(axis=0) - rule[:, 1])
