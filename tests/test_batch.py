@@ -313,7 +313,8 @@ def test_every_scenario_plays(name):
     assert batch.reset(seed=0).shape == (*shape[:2], observation_size(batch.num_servers))
     space = observation_space(batch.num_servers, 2 * batch.num_agents)
     rng = np.random.default_rng(0)
-    for _ in range(4):
+    warmup = round(batch.scenario.episode.warmup_s / batch.scenario.control.step_s)
+    for _ in range(warmup + 4):
         observations, rewards, truncated = batch.step(rng.uniform(-1, 1, shape))
         assert space.contains(observations.reshape(-1))
         assert np.isfinite(observations).all()
