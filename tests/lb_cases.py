@@ -1,15 +1,34 @@
-"""The table of cases of the dataplane: packet in, verdict, packet out, as in Katran's tests.
+"""The tables of cases of a dataplane: packet in, verdict, packet out, as in Katran's tests.
 
-Each case is one frame; frames of a table go through one balancer in their order, a millisecond apart unless
-`at` says when. Expected frames are scapy packets, compared byte by byte.
+Each case is one frame; the frames of a table go through one balancer in their order, a millisecond apart
+unless `at` says when. Expected frames are scapy packets, compared byte by byte. lb_frames.py says which pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-from scapy.layers.inet import GRE, ICMP, IP, TCP, UDP
+from lb_frames import (
+    CLIENT4,
+    CLIENT6,
+    CLIENT_MAC,
+    FORWARDINGS,
+    LB_MAC,
+    MTU,
+    VIP4,
+    VIP6,
+    Case,
+    Table,
+    back,
+    cut,
+    eth,
+    icmp_error,
+    l2_dsr,
+    marked,
+    raw,
+    tcp,
+    udp,
+    unreachable,
+)
+from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import (
     ICMPv6EchoReply,
     ICMPv6EchoRequest,
@@ -24,124 +43,7 @@ from scapy.layers.inet6 import (
     IPv6ExtHdrHopByHop,
 )
 from scapy.layers.l2 import ARP, Dot1Q, Ether
-from scapy.packet import Packet, Raw
-
-LB_MAC, CLIENT_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
-LB4, LB6 = "10.0.0.9", "fd00::9"
-VIP4, VIP6 = "10.0.1.1", "fd00:1::1"
-CLIENT4, CLIENT6 = "192.0.2.7", "2001:db8::7"
-SERVER_MACS = ["02:00:00:00:01:01", "02:00:00:00:01:02"]
-SERVERS4, SERVERS6 = ["10.0.0.11", "10.0.0.12"], ["fd00::11", "fd00::12"]
-DSCP = 2
-MTU = 1500
-
-Expected = Callable[[Packet, int], Packet]
-"""Of the packet that came and the index of the server: the packet that goes out."""
-
-
-@dataclass
-class Case:
-    """One frame and what becomes of it."""
-
-    description: str
-    packet: Packet
-    verdict: str = "forward"
-    expected: Expected | None = None
-    """None: nothing goes out, or, when the verdict is "forward", what the table's forwarding makes of it."""
-    same_server_as: str | None = None
-    """The description of an earlier case."""
-    at: float | None = None
-    """Seconds from the start of the table."""
-    extra: dict[str, int] = field(default_factory=dict)
-
-
-def eth() -> Ether:
-    """The link's header of what a client sends."""
-    return Ether(src=CLIENT_MAC, dst=LB_MAC)
-
-
-def tcp(
-    flags: str = "S", port: int = 4000, v6: bool = False, payload: bytes = b"", dport: int = 80
-) -> Packet:
-    """A segment of a client."""
-    ip = IPv6(src=CLIENT6, dst=VIP6) if v6 else IP(src=CLIENT4, dst=VIP4, flags="DF")
-    packet = eth() / ip / TCP(sport=port, dport=dport, flags=flags, seq=7, ack=9 if "A" in flags else 0)
-    return packet / Raw(payload) if payload else packet
-
-
-def udp(port: int = 4000, v6: bool = False, payload: bytes = b"question") -> Packet:
-    """A datagram of a client."""
-    ip = IPv6(src=CLIENT6, dst=VIP6) if v6 else IP(src=CLIENT4, dst=VIP4)
-    return eth() / ip / UDP(sport=port, dport=53) / Raw(payload)
-
-
-def raw(packet: Packet, **changes: int) -> Packet:
-    """The packet as bytes, with bytes at offsets changed: `b14=0` sets byte 14."""
-    data = bytearray(bytes(packet))
-    for place, value in changes.items():
-        data[int(place[1:])] = value
-    return Raw(bytes(data))
-
-
-def cut(packet: Packet, size: int) -> Packet:
-    """The first bytes of a packet."""
-    return Raw(bytes(packet)[:size])
-
-
-def l2_dsr(packet: Packet, server: int) -> Packet:
-    """Only the link's header changes."""
-    return Raw(bytes(Ether(src=LB_MAC, dst=SERVER_MACS[server]))[:12] + bytes(packet)[12:])
-
-
-def l3_dsr(packet: Packet, server: int) -> Packet:
-    """The server's address and the DSCP; checksums computed anew by scapy."""
-    out = Ether(bytes(packet))
-    out.src, out.dst = LB_MAC, SERVER_MACS[server]
-    if IPv6 in out:
-        out[IPv6].dst, out[IPv6].tc = SERVERS6[server], DSCP << 2
-    else:
-        out[IP].dst, out[IP].tos = SERVERS4[server], DSCP << 2
-        del out[IP].chksum
-    for layer in (TCP, UDP):
-        if layer in out:
-            del out[layer].chksum
-    return out
-
-
-def gre(packet: Packet, server: int) -> Packet:
-    """The whole IP packet in GRE over IPv4, from the balancer's own address."""
-    inner = Ether(bytes(packet))
-    proto = 0x86DD if IPv6 in inner else 0x0800
-    tos = inner[IPv6].tc if IPv6 in inner else inner[IP].tos
-    outer = IP(src=LB4, dst=SERVERS4[server], id=0, flags="DF", ttl=64, proto=47, tos=tos)
-    return Ether(src=LB_MAC, dst=SERVER_MACS[server]) / outer / GRE(proto=proto) / inner.payload
-
-
-def back(*layers: Packet) -> Expected:
-    """An answer of the balancer's own."""
-
-    def make(packet: Packet, server: int) -> Packet:
-        made: Packet = Ether(src=LB_MAC, dst=CLIENT_MAC)
-        for layer in layers:
-            made = made / layer
-        return made
-
-    return make
-
-
-def icmp_error(port: int, v6: bool = False) -> Packet:
-    """A router tells the VIP that a reply to the client of `port` did not fit."""
-    if v6:
-        inner = IPv6(src=VIP6, dst=CLIENT6) / TCP(sport=80, dport=port, flags="A")
-        return eth() / IPv6(src="2001:db8::1", dst=VIP6) / ICMPv6PacketTooBig(mtu=1400) / Raw(bytes(inner))
-    inner = IP(src=VIP4, dst=CLIENT4) / TCP(sport=80, dport=port, flags="A")
-    return (
-        eth()
-        / IP(src="198.51.100.1", dst=VIP4)
-        / ICMP(type=3, code=4, nexthopmtu=1400)
-        / Raw(bytes(inner)[:28])
-    )
-
+from scapy.packet import Raw
 
 LIFE = [
     Case("SYN opens", tcp()),
@@ -151,6 +53,7 @@ LIFE = [
     Case("SYN again is the same flow", tcp(), same_server_as="SYN opens"),
     Case("half close", tcp("FA"), same_server_as="SYN opens"),
     Case("ACK after half close", tcp("A"), same_server_as="SYN opens"),
+    Case("FIN of the second direction", tcp("FA"), same_server_as="SYN opens"),
     Case("RST closes", tcp("R", port=4001), same_server_as="another client goes elsewhere"),
     Case("SYN on closing is a new flow", tcp(port=4001)),
     Case("IPv6 SYN", tcp(v6=True)),
@@ -164,8 +67,31 @@ LIFE = [
     Case("UDP over IPv6", udp(v6=True)),
     Case("ICMP error follows its flow", icmp_error(4000), same_server_as="SYN opens"),
     Case("ICMPv6 error follows its flow", icmp_error(4000, True), same_server_as="IPv6 SYN"),
+    Case("ICMP port unreachable follows its flow", unreachable(4000), same_server_as="SYN opens"),
+    Case("RST of an unknown flow", tcp("R", port=4200)),
+    Case("FIN of an unknown flow", tcp("FA", port=4201)),
+    Case("SYN and ACK of an unknown flow", tcp("SA", port=4202)),
+    Case("ECN and DSCP of the client", marked(tcp("A", payload=b"x"), 0x2B), same_server_as="SYN opens"),
+    Case("the same over IPv6", marked(tcp("A", v6=True), 0x2B), same_server_as="IPv6 SYN"),
+    Case("UDP without a checksum", raw(udp(), b40=0, b41=0), same_server_as="UDP"),
     Case("SYN after silence is a new flow", tcp(), at=400.0),
 ]
+
+REUSED = [
+    Case("A opens", tcp(port=1)),
+    Case("B opens on the other server", tcp(port=2)),
+    Case("A ends", tcp("FA", port=1), same_server_as="A opens"),
+    Case("its ACK still comes", tcp("A", port=1), same_server_as="A opens"),
+    Case("C fills the gap", tcp(port=3), same_server_as="A opens"),
+    Case("D", tcp(port=4)),
+    Case("E", tcp(port=5)),
+    Case("B is reset", tcp("R", port=2), same_server_as="B opens on the other server"),
+    Case("A's ports again: where there is least", tcp(port=1), same_server_as="B opens on the other server"),
+    Case("and it stays", tcp("A", port=1), same_server_as="B opens on the other server"),
+    Case("IPv6 counts by itself", tcp(port=1, v6=True)),
+    Case("and sticks", tcp("PA", port=1, v6=True), same_server_as="IPv6 counts by itself"),
+]
+"""A reused 5-tuple is a new flow: stickiness by the 5-tuple alone would send it back to A's first server."""
 
 ODD = [
     Case("IPv4 options", eth() / IP(src=CLIENT4, dst=VIP4, options=[b"\x01" * 8]) / TCP(sport=4, dport=80)),
@@ -295,3 +221,18 @@ def too_big_cases(overhead: int) -> list[Case]:
         ),
         Case("too many, and may be fragmented", small, "too_big"),
     ]
+
+
+ROOM = {"l2-dsr": 0, "l3-dsr": 0, "gre4": 24, "gre6": 44}
+"""Bytes that a forwarding adds."""
+
+TABLES = {
+    f"{name}, {how}": Table(how, cases)
+    for how in FORWARDINGS
+    for name, cases in (
+        ("life of flows", LIFE),
+        ("reused ports", REUSED),
+        ("no room", too_big_cases(ROOM[how])),
+    )
+} | {"odd packets": Table("l2-dsr", ODD)}
+"""All tables by name."""

@@ -1,164 +1,161 @@
-"""steelyard-lb between real kernels and web servers in namespaces. Needs root and `make dataplane`."""
+"""steelyard-lb between real kernels and servers in namespaces. Needs root and `make dataplane`."""
 
 from __future__ import annotations
 
-import json
-import signal
+import re
 import subprocess
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lb_net import PORT, VIP4, VIP6, Net, balancer_binary, server_address
+
+from steelyard.benchmarks import lb_trouble as trouble
+from steelyard.benchmarks.lb_net import METRICS, VIP4, VIP6, Net, Pool, run, wait_until
+from steelyard.benchmarks.lb_trouble import Traffic, await_kept, running
+from steelyard.deploy.lb_commands import find_binary
+from steelyard.deploy.replay import replay
 
 SERVERS = 3
 pytestmark = pytest.mark.slow
 
 
-def config_text(folder: Path, drained: int | None = None, servers: int = SERVERS, rule: str = "lsq") -> str:
-    """The balancer's configuration: one VIP of each family over the same servers."""
-    text = f'control_socket = "{folder}/control"\n[link]\ninterface = "eth0"\n'
-    for name, address, v6 in (("web4", VIP4, False), ("web6", VIP6, True)):
-        text += f'[[vip]]\nname = "{name}"\naddress = "{address}"\nport = {PORT}\nrule = "{rule}"\n'
-        for index in range(servers):
-            text += f'[[vip.server]]\nname = "srv{index}"\naddress = "{server_address(index, v6)}"\n'
-            text += f"drain = {str(index == drained).lower()}\n"
-    return text
-
-
-class Balancer:
-    """A running steelyard-lb and its control socket."""
-
-    def __init__(self, net: Net, folder: Path) -> None:
-        self.net = net
-        self.config = folder / "lb.toml"
-        self.log = folder / "log"
-        self.config.write_text(config_text(folder))
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it and wait until it knows its servers."""
-        with self.log.open("ab") as log:
-            self.process = self.net.start("lb", balancer_binary(), "--config", self.config, stderr=log)
-        wait_until(lambda: self.ask("stats").get("neighbours_unknown") == 0, self.log)
-
-    def kill(self) -> None:
-        """As a crash."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def ask(self, command: str) -> dict:
-        """The answer of the control socket, empty while there is none."""
-        from steelyard.deploy.lb_commands import ask
-
-        try:
-            return ask(self.config.parent / "control", command)
-        except (OSError, ValueError):
-            return {}
-
-    def events(self) -> list[dict]:
-        """The log so far."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
-
-
-def wait_until(condition: Callable[[], bool], log: Path) -> None:
-    """Wait for up to half a minute."""
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"not in half a minute; log:\n{log.read_text()}")
-
-
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
     with Net(tmp_path_factory.mktemp("net"), SERVERS) as built:
+        trouble.echo_servers(built)
         yield built
 
 
-@pytest.fixture
-def balancer(net: Net, tmp_path: Path) -> Iterator[Balancer]:
-    running = Balancer(net, tmp_path)
-    running.start()
-    yield running
-    running.kill()
+def nothing_lost(told: dict[str, Any]) -> None:
+    """Every connection was opened and stayed at its server until its end."""
+    assert told["kept"] > 0 or told["short"] > 0
+    assert told["never"] == told["broken"] == told["moved"] == told["short_failed"] == 0, told
 
 
-def answers(net: Net, address: str, requests: int) -> Counter[str]:
-    """Which servers answered so many requests."""
-    return Counter(net.get(f"http://{address}:{PORT}/name") for _ in range(requests))
-
-
-@pytest.mark.parametrize("address", [VIP4, f"[{VIP6}]"])
-def test_every_server_answers(net: Net, balancer: Balancer, address: str) -> None:
-    balancer.config.write_text(config_text(balancer.config.parent, rule="rr"))
-    assert "error" not in balancer.ask("reload")
-    assert answers(net, address, 12) == {f"srv{index}": 4 for index in range(SERVERS)}
-
-
-def test_counters_come_back_to_zero(net: Net, balancer: Balancer) -> None:
-    answers(net, VIP4, 10)
-    vip = balancer.ask("stats")["vips"][0]
-    assert sum(server["opened"] for server in vip["servers"]) == 10
-    assert sum(server["completed"] for server in vip["servers"]) == 10
-    assert all(server["flows_on"] == 0 for server in vip["servers"])
-
-
-def slow_download(net: Net) -> subprocess.Popen[bytes]:
-    """A download that lasts a few seconds."""
-    url = f"http://{VIP4}:{PORT}/large"
-    command = net.inside(
-        "client", "curl", "-sS", "--limit-rate", "800k", "-o", "/dev/null", "-w", "%{size_download}", url
-    )
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
-
-
-def busy_server(balancer: Balancer) -> int:
-    """The server of the one open flow."""
-    servers = balancer.ask("stats")["vips"][0]["servers"]
-    return next((index for index, server in enumerate(servers) if server["flows_on"] == 1), -1)
+@pytest.mark.parametrize("transport", ["af_packet", "af_xdp"])
+@pytest.mark.parametrize("address", [VIP4, VIP6])
+def test_every_server_answers_and_counters_come_back(
+    net: Net, tmp_path: Path, address: str, transport: str
+) -> None:
+    with running(net, tmp_path, Pool("rr", transport=transport)) as balancer:
+        told = Traffic(net, 6, 1.0, 20, address).told()
+        nothing_lost(told)
+        assert set(told["servers"]) == {f"srv{index}" for index in range(SERVERS)}
+        assert max(told["short_servers"].values()) - min(told["short_servers"].values()) <= 2
+        vip = balancer.vip(0 if address == VIP4 else 1)
+        flows = told["kept"] + told["short"]
+        assert sum(server["opened"] for server in vip["servers"]) == flows
+        assert sum(server["completed"] for server in vip["servers"]) == flows
+        assert all(server["flows_on"] == 0 for server in vip["servers"])
 
 
 @pytest.mark.parametrize("change", ["drain", "remove", "rule"])
-def test_reload_keeps_flows(net: Net, balancer: Balancer, change: str) -> None:
-    download = slow_download(net)
-    wait_until(lambda: busy_server(balancer) >= 0, balancer.log)
-    busy = busy_server(balancer)
-    folder = balancer.config.parent
-    kept = [index for index in range(SERVERS) if index != busy]
-    text = config_text(folder, drained=busy)
-    if change == "remove":
-        text = config_text(folder)
-        for v6 in (False, True):
-            block = (
-                f'[[vip.server]]\nname = "srv{busy}"\naddress = "{server_address(busy, v6)}"\ndrain = false\n'
-            )
-            text = text.replace(block, "")
-    elif change == "rule":
-        text = config_text(folder, rule="maglev")
-    balancer.config.write_text(text)
-    assert balancer.ask("reload") == {"reloaded": str(balancer.config)}
-    if change != "rule":
-        assert set(answers(net, VIP4, 8)) <= {f"srv{index}" for index in kept}
-    assert download.communicate(timeout=30)[0] == b"2000000"
+def test_reload_keeps_connections(net: Net, tmp_path: Path, change: str) -> None:
+    wanted = {
+        "drain": Pool(drained=(1,)),
+        "remove": Pool(servers=(0, 2)),
+        "rule": Pool("maglev"),
+    }[change]
+    with running(net, tmp_path, Pool()) as balancer:
+        traffic = Traffic(net, 15, 4.0, 0)
+        await_kept(balancer, 15)
+        balancer.reload(wanted)
+        after = Traffic(net, 0, 1.0, 20).told()
+        nothing_lost(after)
+        nothing_lost(traffic.told())
+        if change != "rule":
+            assert "srv1" not in after["short_servers"]
 
 
-def test_sighup_reloads_and_a_bad_file_changes_nothing(net: Net, balancer: Balancer) -> None:
-    assert balancer.process is not None
-    balancer.config.write_text("[link]\ninterfaces = 1\n")
-    balancer.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: any(event["event"] == "reload_refused" for event in balancer.events()), balancer.log)
-    assert sum(answers(net, VIP4, 3).values()) == 3
+def test_sighup_reloads_and_a_bad_file_changes_nothing(net: Net, tmp_path: Path) -> None:
+    with running(net, tmp_path, Pool()) as balancer:
+        balancer.config.write_text("[link]\ninterfaces = 1\n")
+        trouble.hang_up(balancer)
+        wait_until(lambda: bool(balancer.events("reload_refused")), "it is refused")
+        nothing_lost(Traffic(net, 3, 0.5, 10).told())
 
 
-def test_balancer_killed_and_restarted_keeps_maglev_flows(net: Net, balancer: Balancer) -> None:
-    balancer.config.write_text(config_text(balancer.config.parent, rule="maglev"))
-    assert "error" not in balancer.ask("reload")
-    downloads = [slow_download(net) for _ in range(6)]
-    wait_until(lambda: balancer.ask("stats")["vips"][0]["connections"]["established"] == 6, balancer.log)
-    balancer.kill()
-    balancer.start()
-    assert [download.communicate(timeout=60)[0] for download in downloads] == [b"2000000"] * 6
+def test_prometheus_says_what_stats_say(net: Net, tmp_path: Path) -> None:
+    with running(net, tmp_path, Pool()) as balancer:
+        nothing_lost(Traffic(net, 0, 1.0, 20).told())
+        text = run(*net.inside("lb", "curl", "-sS", "--max-time", "5", f"http://{METRICS}/metrics"))
+        for server in balancer.vip()["servers"]:
+            line = rf'^steelyard_lb_flows_opened_total{{vip="web4",server="{server["name"]}"}} (\d+)$'
+            found = re.search(line, text, re.MULTILINE)
+            assert found, text
+            assert int(found[1]) == server["opened"] > 0
+
+
+@pytest.mark.parametrize("transport", ["af_packet", "af_xdp"])
+def test_a_tape_of_real_traffic_is_decided_again(net: Net, tmp_path: Path, transport: str) -> None:
+    tape, ended = trouble.taped(net, tmp_path, Pool("hlb", transport=transport), 2.0)
+    assert ended["why"] == ""
+    found = replay(tape, None)
+    assert found.same
+    assert f"{found.found['digest']:016x}" == ended["digest"]
+    assert found.found["decisions"] == ended["decisions"] > 100
+    subprocess.run([find_binary(), "--replay", tape], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_killed_and_restarted_keeps_maglevs_connections(net: Net, tmp_path: Path) -> None:
+    told = trouble.killed_and_restarted(net, tmp_path, "maglev", 30, 4.0)
+    assert told["broken"] == told["moved"] == told["never"] == 0, told
+    assert told["adopted"] >= 30
+
+
+def test_a_second_balancer_takes_over(net: Net, tmp_path: Path) -> None:
+    told = trouble.taken_over(net, tmp_path, "maglev", 30, 4.0)
+    nothing_lost(told)
+    assert told["adopted"] >= 30
+
+
+def test_a_dead_server_takes_only_its_own_connections(net: Net, tmp_path: Path) -> None:
+    told = trouble.server_killed(net, tmp_path, 15, 5.0)
+    assert told["broken"] == told["servers"]["srv1"] == 5
+    assert told["broken_elsewhere"] == told["failed_after_drain"] == 0
+    assert "srv1" not in told["servers_after_drain"]
+
+
+def test_lsq_goes_on_without_the_agent(net: Net, tmp_path: Path) -> None:
+    told = trouble.agent_killed(net, tmp_path, 10, 6.0)
+    nothing_lost(told)
+    assert told["why"] == "stale: older than the limit"
+
+
+def test_a_syn_flood_is_survived(net: Net, tmp_path: Path) -> None:
+    told = trouble.syn_flood(net, tmp_path, 10, 5000, 2.0)
+    nothing_lost(told)
+    assert told["syns"] > 5000
+    assert told["half_open_refused"] > 0
+    assert told["flows_on_after"] == 0
+
+
+def test_malformed_packets_are_survived(net: Net, tmp_path: Path) -> None:
+    told = trouble.malformed(net, tmp_path, 10, 3000, 3.0)
+    nothing_lost(told)
+    dropped = [word for word, count in told["packets"].items() if count > 0]
+    assert {"bad_header", "truncated", "bad_flags", "no_service"} <= set(dropped)
+
+
+def test_a_full_disk_ends_the_tape_alone(net: Net, tmp_path: Path) -> None:
+    told = trouble.full_disk(net, tmp_path, 10, 5.0)
+    nothing_lost(told)
+    assert "No space left" in told["why"]
+
+
+def test_what_a_killed_balancer_leaves_is_taken_over(net: Net, tmp_path: Path) -> None:
+    """Its control socket and its routes are there; a second one beside a living one is refused."""
+    with running(net, tmp_path, Pool()) as balancer:
+        balancer.kill()
+        assert (tmp_path / "control").exists()
+        balancer.start()
+        refused = subprocess.run(
+            net.inside("lb", find_binary(), "--config", balancer.config),
+            capture_output=True, text=True, check=False, timeout=20,
+        )  # fmt: skip
+        assert refused.returncode == 2
+        assert "another balancer answers there" in refused.stderr
+        time.sleep(0.1)
+        nothing_lost(Traffic(net, 3, 0.5, 10).told())

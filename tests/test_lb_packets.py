@@ -5,15 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import lb_cases as cases
+import lb_frames as frames
 import pytest
-from lb_cases import Case
-from lb_net import balancer_binary
-from scapy.layers.l2 import Ether
+from lb_cases import TABLES
+from lb_frames import Case, Table, server_of
 from scapy.packet import Raw
 from scapy.utils import rdpcap, wrpcap
 
-FORWARDINGS = {"l2-dsr": cases.l2_dsr, "l3-dsr": cases.l3_dsr, "gre": cases.gre}
+from steelyard.deploy.lb_commands import find_binary
+
 START = 1_700_000_000
 
 
@@ -21,17 +21,18 @@ def config_text(
     forwarding: str, drained: int | None = None, removed: int | None = None, rule: str = "lsq"
 ) -> str:
     """Two servers behind each address, TCP and UDP."""
-    text = f'[link]\nmac = "{cases.LB_MAC}"\naddress = "{cases.LB4}"\naddress6 = "{cases.LB6}"\n'
+    text = f'[link]\nmac = "{frames.LB_MAC}"\naddress = "{frames.LB4}"\naddress6 = "{frames.LB6}"\n'
     for protocol, port in (("tcp", 80), ("udp", 53)):
-        for vip in (cases.VIP4, cases.VIP6):
-            servers = cases.SERVERS6 if ":" in vip and forwarding != "gre" else cases.SERVERS4
+        for vip in (frames.VIP4, frames.VIP6):
+            servers = frames.Table(forwarding, []).servers(vip)
             text += f'[[vip]]\nname = "{protocol} {vip}"\naddress = "{vip}"\n'
             text += f'port = {port}\nprotocol = "{protocol}"\n'
-            text += f'forwarding = "{forwarding}"\ndscp = {cases.DSCP}\nanswer_arp = true\nrule = "{rule}"\n'
+            text += f'forwarding = "{forwarding.rstrip("46")}"\n'
+            text += f'dscp = {frames.DSCP}\nanswer_arp = true\nrule = "{rule}"\n'
             for index, server in enumerate(servers):
                 if index == removed:
                     continue
-                text += f'[[vip.server]]\naddress = "{server}"\nmac = "{cases.SERVER_MACS[index]}"\n'
+                text += f'[[vip.server]]\naddress = "{server}"\nmac = "{frames.SERVER_MACS[index]}"\n'
                 text += f"drain = {str(index == drained).lower()}\n"
     return text
 
@@ -39,13 +40,13 @@ def config_text(
 def play(folder: Path, config: str, packets: list[Case]) -> tuple[list[str], list[bytes]]:
     """Send the packets through a balancer: its verdicts, and the frames that went out, b"" where none did."""
     (folder / "lb.toml").write_text(config)
-    frames = []
+    sent_frames = []
     for index, case in enumerate(packets):
         frame = Raw(bytes(case.packet))
         frame.time = START + (case.at if case.at is not None else 0.001 * index)
-        frames.append(frame)
-    wrpcap(str(folder / "in.pcap"), frames, linktype=1)
-    command = [balancer_binary(), "--config", folder / "lb.toml", "--pcap-in", folder / "in.pcap"]
+        sent_frames.append(frame)
+    wrpcap(str(folder / "in.pcap"), sent_frames, linktype=1)
+    command = [find_binary(), "--config", folder / "lb.toml", "--pcap-in", folder / "in.pcap"]
     command += ["--pcap-out", folder / "out.pcap", "--verdicts", folder / "verdicts"]
     subprocess.run(command, check=True)
     verdicts = (folder / "verdicts").read_text().split()
@@ -62,58 +63,28 @@ def is_announcement(frame: bytes) -> bool:
     return frame[:6] in (b"\xff" * 6, bytes.fromhex("333300000001"))
 
 
-def server_of(frame: bytes) -> int:
-    """Which server a frame goes to, by its link address."""
-    return cases.SERVER_MACS.index(":".join(f"{byte:02x}" for byte in frame[:6]))
-
-
-def check(table: list[Case], forwarding: str, folder: Path) -> None:
-    """Play a table and compare verdicts, frames and servers."""
-    verdicts, frames = play(folder, config_text(forwarding), table)
-    servers: dict[str, int] = {}
-    for case, verdict, frame in zip(table, verdicts, frames, strict=True):
-        assert verdict == case.verdict, case.description
-        if verdict == "forward":
-            servers[case.description] = server = server_of(frame)
-            if case.same_server_as is not None:
-                assert server == servers[case.same_server_as], case.description
-        expected = case.expected or (FORWARDINGS[forwarding] if verdict == "forward" else None)
-        if expected is not None:
-            wanted = expected(case.packet, servers.get(case.description, 0))
-            assert frame.hex() == bytes(wanted).hex(), f"{case.description}\n{Ether(frame)!r}\n{wanted!r}"
-
-
-@pytest.mark.parametrize("forwarding", FORWARDINGS)
-def test_life_of_flows(forwarding: str, tmp_path: Path) -> None:
-    table = [case for case in cases.LIFE if forwarding == "l2-dsr" or "ICMP" not in case.description]
-    check(table, forwarding, tmp_path)
-
-
-def test_odd_packets(tmp_path: Path) -> None:
-    check(cases.ODD, "l2-dsr", tmp_path)
-
-
-def test_what_a_tunnel_has_no_room_for(tmp_path: Path) -> None:
-    check(cases.too_big_cases(overhead=24), "gre", tmp_path)
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+def test_every_case_of_the_tables(table: Table, tmp_path: Path) -> None:
+    table.check(*play(tmp_path, config_text(table.forwarding), table.cases))
 
 
 def test_lsq_spreads_flows(tmp_path: Path) -> None:
-    syns = [Case(str(port), cases.tcp(port=port)) for port in range(1, 101)]
-    frames = play(tmp_path, config_text("l2-dsr"), syns)[1]
-    assert sum(server_of(frame) for frame in frames) == 50
+    syns = [Case(str(port), frames.tcp(port=port)) for port in range(1, 101)]
+    got = play(tmp_path, config_text("l2-dsr"), syns)[1]
+    assert sum(server_of(frame) for frame in got) == 50
 
 
 def test_drained_and_removed_servers_get_no_new_flow(tmp_path: Path) -> None:
-    syns = [Case(str(port), cases.tcp(port=port)) for port in range(1, 51)]
+    syns = [Case(str(port), frames.tcp(port=port)) for port in range(1, 51)]
     for change in ({"drained": 1}, {"removed": 1}):
-        frames = play(tmp_path, config_text("l2-dsr", **change), syns)[1]
-        assert {server_of(frame) for frame in frames} == {0}
+        got = play(tmp_path, config_text("l2-dsr", **change), syns)[1]
+        assert {server_of(frame) for frame in got} == {0}
 
 
 def test_two_balancers_agree_on_what_neither_knows(tmp_path: Path) -> None:
     """A flow that one placed by Maglev is found by another that has seen nothing of it."""
-    syns = [Case(str(port), cases.tcp(port=port)) for port in range(1, 201)]
-    data = [Case(str(port), cases.tcp("PA", port=port)) for port in range(1, 201)]
+    syns = [Case(str(port), frames.tcp(port=port)) for port in range(1, 201)]
+    data = [Case(str(port), frames.tcp("PA", port=port)) for port in range(1, 201)]
     one = play(tmp_path, config_text("l2-dsr", rule="maglev"), syns)[1]
     other = play(tmp_path, config_text("l2-dsr", rule="lsq"), data)[1]
     assert [server_of(frame) for frame in one] == [server_of(frame) for frame in other]
@@ -137,8 +108,8 @@ CHANGES = {
     "rule": ('rule = "lsq"', 'rule = "lsqq"', '"lsqq" is not a rule'),
     "hidden rule": ('rule = "lsq"', 'rule = "gsq"', "needs what only servers know"),
     "port": ("port = 80", "port = 0", "vip.port: 0 is not allowed"),
-    "address": (cases.SERVERS4[0], "10.0.0", "vip.server.address: '10.0.0' is not allowed"),
-    "twice": (cases.SERVERS4[1], cases.SERVERS4[0], "is there twice"),
+    "address": (frames.SERVERS4[0], "10.0.0", "vip.server.address: '10.0.0' is not allowed"),
+    "twice": (frames.SERVERS4[1], frames.SERVERS4[0], "is there twice"),
     "forwarding": ('forwarding = "l2-dsr"', 'forwarding = "nat"', "vip.forwarding"),
     "unknown of server": ("drain = false", "drains = false", "vip.server.drains is not known"),
 }
@@ -154,7 +125,7 @@ def refused(folder: Path, text: str, message: str) -> None:
     path = folder / "lb.toml"
     path.write_text(text)
     done = subprocess.run(
-        [balancer_binary(), "--config", path, "--check"], capture_output=True, text=True, check=False
+        [find_binary(), "--config", path, "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert message in done.stderr
@@ -163,9 +134,9 @@ def refused(folder: Path, text: str, message: str) -> None:
 
 
 def test_check_says_sound(tmp_path: Path) -> None:
-    (tmp_path / "lb.toml").write_text(config_text("gre"))
+    (tmp_path / "lb.toml").write_text(config_text("gre4"))
     done = subprocess.run(
-        [balancer_binary(), "--config", tmp_path / "lb.toml", "--check"],
+        [find_binary(), "--config", tmp_path / "lb.toml", "--check"],
         capture_output=True,
         text=True,
         check=True,

@@ -22,6 +22,7 @@ class BalancerLog {
   virtual void on_reply(uint64_t hash, uint32_t queue, float service_s, TimeNs now) = 0;  // learn_reply
   virtual void on_probe(ServerId server, uint32_t rif, float latency_s, TimeNs now) = 0;  // learn_probe
   virtual void on_members(std::span<const ServerId> members, TimeNs now) = 0;             // set_members
+  virtual void on_names(std::span<const uint64_t> names, TimeNs now) = 0;                 // set_names
   virtual void on_tick(std::span<const uint32_t> probed_load, TimeNs now) = 0;            // tick
   // The hosted policy sees the observation of now and gives the action; weights act from on_apply on.
   virtual void on_policy(TimeNs now) = 0;

@@ -119,6 +119,8 @@ class AfPacket final : public Transport {
     counters_.sent_bytes += frame.size();
   }
 
+  int poll_fd() const override { return receiver_.fd(); }
+
   TransportCounters counters() override {
     tpacket_stats kernel{};
     socklen_t size = sizeof kernel;
@@ -166,6 +168,7 @@ class AfPacket final : public Transport {
         ::clock_gettime(CLOCK_MONOTONIC, &now);
       } while ((now.tv_sec - start.tv_sec) * 1'000'000'000 + now.tv_nsec - start.tv_nsec < spin_);
     }
+    if (timeout_ms == 0) return false;
     pollfd poller{receiver_.fd(), POLLIN, 0};
     return ::poll(&poller, 1, timeout_ms) > 0 && ready(next_);
   }

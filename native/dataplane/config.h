@@ -46,6 +46,7 @@ struct VipConfig {
   std::string policy_file;    // rule "policy": hosted here
   std::string shared_memory;  // this VIP's file: features are published, weights are taken if no policy_file
   double max_age_s = 1;       // weights from shared memory older than this are not used
+  std::string tape;           // decisions are recorded in this file (native/tape)
   double decay_s = 10;        // peak_ewma
   Timeouts timeouts;
   std::vector<ServerConfig> servers;

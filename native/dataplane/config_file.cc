@@ -216,12 +216,14 @@ void read_vip(Table& table, const std::string& file, VipConfig* vip) {
   table.whole("reservoir_size", 1, core::Reservoir::kMaxSize, &vip->reservoir_size);
   table.text("policy_file", &vip->policy_file);
   table.text("shared_memory", &vip->shared_memory);
+  table.text("tape", &vip->tape);
   table.number("max_age_s", 0.001, 3600, &vip->max_age_s);
   table.number("decay_s", 1e-6, 1e6, &vip->decay_s);
   table.table("timeouts", [&](Table& inner) { read_timeouts(inner, &vip->timeouts); });
   table.tables("server", [&](Table& inner) { read_server(inner, &vip->servers.emplace_back()); });
   vip->address = *address;
   resolve(file, &vip->policy_file);
+  resolve(file, &vip->tape);
   if (std::string why = check_vip(*vip); !why.empty()) throw std::runtime_error(table.place() + "vip." + why);
 }
 

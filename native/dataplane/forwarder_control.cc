@@ -117,6 +117,8 @@ std::string check_config(const Config& config) {
       if (&other != &vip && same_service(vip, other))
         return named(vip, "another VIP has its address and port");
       if (&other != &vip && vip.name == other.name) return named(vip, "its name is there twice");
+      if (&other != &vip && !vip.tape.empty() && vip.tape == other.tape)
+        return named(vip, "tape: " + vip.tape + " is another VIP's too");
     }
   }
   return "";

@@ -14,6 +14,7 @@
 #include "native/dataplane/log.h"
 #include "native/dataplane/metrics.h"
 #include "native/dataplane/offline.h"
+#include "native/dataplane/replay_tape.h"
 #include "native/dataplane/runtime.h"
 
 namespace {
@@ -23,17 +24,20 @@ using namespace steelyard::dataplane;
 constexpr const char* kUsage =
     "usage: steelyard-lb --config FILE [--check]\n"
     "       steelyard-lb --config FILE --pcap-in FILE --pcap-out FILE [--verdicts FILE]\n"
+    "       steelyard-lb --replay TAPE [--policy FILE]\n"
     "\n"
     "  --config FILE     what to balance (docs/dataplane.md)\n"
     "  --check           read the configuration and its policies, say what is wrong, and end\n"
     "  --pcap-in FILE    frames from a file in the place of an interface, with its time\n"
     "  --pcap-out FILE   the frames that would have been sent\n"
     "  --verdicts FILE   what was decided of each frame, one word a line\n"
+    "  --replay TAPE     make the decisions of a tape again; status 1 if one differs\n"
+    "  --policy FILE     the policy that set its weights\n"
     "\n"
     "SIGHUP: read the configuration again. SIGTERM, SIGINT: end.\n";
 
 struct Options {
-  std::string config, pcap_in, pcap_out, verdicts;
+  std::string config, pcap_in, pcap_out, verdicts, replay, policy;
   bool check = false;
 };
 
@@ -44,6 +48,8 @@ bool parse_options(int argc, char** argv, Options* options) {
                          : name == "--pcap-in"  ? &options->pcap_in
                          : name == "--pcap-out" ? &options->pcap_out
                          : name == "--verdicts" ? &options->verdicts
+                         : name == "--replay"   ? &options->replay
+                         : name == "--policy"   ? &options->policy
                                                 : nullptr;
     if (name == "--check") {
       options->check = true;
@@ -53,7 +59,9 @@ bool parse_options(int argc, char** argv, Options* options) {
       *value = argv[++i];
     }
   }
-  return !options->config.empty() && options->pcap_in.empty() == options->pcap_out.empty();
+  if (options->config.empty()) return !options->replay.empty();
+  return options->replay.empty() && options->policy.empty() &&
+         options->pcap_in.empty() == options->pcap_out.empty();
 }
 
 // SIGHUP, SIGTERM and SIGINT come to one thread, which may take its time; no handler runs in the others.
@@ -105,6 +113,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+    if (!options.replay.empty()) return replay_tape(options.replay, options.policy);
     if (options.check) return check(options);
     if (!options.pcap_in.empty())
       return run_offline(options.config, options.pcap_in, options.pcap_out, options.verdicts);

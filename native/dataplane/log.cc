@@ -60,6 +60,12 @@ Json& Json::add(std::string_view key, double number) {
 
 Json& Json::add(std::string_view key, uint64_t number) { return add_raw(key, std::to_string(number)); }
 
+std::string hex_of(uint64_t word) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(word));
+  return text;
+}
+
 std::string json_list(const std::deque<std::string>& items) {
   std::string out = "[";
   for (const std::string& item : items) out += (out.size() == 1 ? "" : ", ") + item;

@@ -27,6 +27,7 @@ class Json {
  private:
   std::string body_;
 };
+std::string hex_of(uint64_t word);                            // 16 digits
 std::string json_list(const std::deque<std::string>& items);  // of JSON values
 
 class Log {

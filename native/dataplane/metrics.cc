@@ -56,8 +56,10 @@ void add_vips(const Report& report, std::vector<MetricFamily>* all) {
   MetricFamily decisions{"steelyard_lb_policy_decisions_total", "Weights taken", MetricType::Counter, {}};
   MetricFamily fallbacks{
       "steelyard_lb_policy_fallbacks_total", "Times of falling back to lsq", MetricType::Counter, {}};
+  MetricFamily taped{"steelyard_lb_tape_recording", "1 while the tape runs", MetricType::Gauge, {}};
   for (const VipReport& vip : report.vips) {
     const prometheus::ClientMetric::Label name{"vip", vip.config.name};
+    if (!vip.config.tape.empty()) add(&taped, {name}, vip.taped ? 1 : 0);
     for (int i = 0; i < kFlowStates; ++i) {
       add(&connections, {name, {"state", std::string(text_of(static_cast<FlowState>(i)))}}, vip.in_state[i]);
     }
@@ -76,7 +78,8 @@ void add_vips(const Report& report, std::vector<MetricFamily>* all) {
     add(&decisions, {name}, static_cast<double>(vip.decisions));
     add(&fallbacks, {name}, static_cast<double>(vip.fallbacks));
   }
-  for (MetricFamily* each : {&connections, &events, &healthy, &decisions, &fallbacks}) all->push_back(*each);
+  for (MetricFamily* each : {&connections, &events, &healthy, &decisions, &fallbacks, &taped})
+    all->push_back(*each);
 }
 
 void add_servers(const Report& report, std::vector<MetricFamily>* all) {

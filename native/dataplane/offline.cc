@@ -6,6 +6,7 @@
 #include "native/dataplane/config_file.h"
 #include "native/dataplane/pcap.h"
 #include "native/dataplane/runtime.h"
+#include "native/dataplane/tapes.h"
 
 namespace steelyard::dataplane {
 namespace {
@@ -32,16 +33,21 @@ int run_offline(const std::string& config_path, const std::string& pcap_in, cons
   PcapWriter writer(pcap_out);
   std::ofstream words;
   if (!verdicts.empty()) words.open(verdicts);
+  Tapes tapes;
   TimeNs next = 0, now = 0;
   Packet packet;
   const Send send = [&](std::span<const uint8_t> frame) {
     writer.write(frame.data(), static_cast<uint32_t>(frame.size()), next);
   };
   while (reader.next(&packet, &now)) {
+    if (next == 0) tapes.start(&forwarder, now);
     tick_until(&forwarder, &next, now, send);
     const Verdict verdict = forwarder.process(&packet, now);
     if (sends(verdict)) writer.write(packet.data, packet.size, now);
     words << text_of(verdict) << '\n';
+  }
+  for (const Tapes::Ended& tape : tapes.finish(&forwarder)) {
+    if (!tape.why.empty()) throw std::runtime_error(tape.tape + ": " + tape.why);
   }
   writer.close();
   words.close();

@@ -15,28 +15,33 @@ std::string why_not(const core::LoadedPolicy& policy, int num_servers, int num_b
 
 }  // namespace
 
-void PolicyHost::host(const PolicyArtefact& artefact, const PolicyPlace& place) {
+bool PolicyHost::host(const PolicyArtefact& artefact, const PolicyPlace& place) {
+  const bool ran = hosts();
   wanted_ = true;
   agent_ = place.balancer;
   by_agent_ = artefact.policy == nullptr && artefact.error.empty();
   refused_.clear();
   if (by_agent_) {
     hosted_ = core::HostedPolicy();
-    return;
+    digest_ = 0;
+    return ran;
   }
   const auto num_servers = static_cast<int>(place.servers.size());
-  const std::shared_ptr<const core::LoadedPolicy> policy =
-      artefact.policy ? artefact.policy : hosted_.policy();
+  const bool stays = ran && (artefact.policy == nullptr || artefact.digest == digest_);
+  const std::shared_ptr<const core::LoadedPolicy> policy = stays ? hosted_.policy() : artefact.policy;
   refused_ = policy ? why_not(*policy, num_servers, place.num_balancers) : artefact.error;
-  if (!refused_.empty() || policy == hosted_.policy()) return;
+  if (!refused_.empty() || stays) return false;
   hosted_ = core::HostedPolicy(policy, place.num_balancers);
+  digest_ = artefact.digest;
   observation_.assign(core::observation_size(num_servers), 0.0F);
   action_.assign(num_servers, 0.0F);
+  return true;
 }
 
 void PolicyHost::stop() {
   wanted_ = healthy_ = changed_ = by_agent_ = false;
   hosted_ = core::HostedPolicy();
+  digest_ = 0;
   refused_.clear();
   why_.clear();
 }

@@ -18,7 +18,8 @@ namespace steelyard::dataplane {
 // What reading a policy file gave.
 struct PolicyArtefact {
   std::shared_ptr<const core::LoadedPolicy> policy;
-  std::string error;  // why there is none
+  uint64_t digest = 0;  // 64-bit FNV-1a of the file
+  std::string error;    // why there is none
 };
 
 // Which pool a host decides for.
@@ -31,8 +32,9 @@ struct PolicyPlace {
 class PolicyHost {
  public:
   // Takes weights from `artefact` from now on; from the agent if the artefact holds neither policy nor error.
-  // An artefact that cannot be read leaves a running policy in place if that still fits.
-  void host(const PolicyArtefact& artefact, const PolicyPlace& place);
+  // An artefact that cannot be read leaves a running policy in place if that still fits; one that is the same
+  // file goes on as it runs. True when another policy runs than before.
+  bool host(const PolicyArtefact& artefact, const PolicyPlace& place);
   // Takes no weights: the rule needs none.
   void stop();
   // Tells an agent what is measured, in the file at `path`; an empty path tells nobody.
@@ -43,6 +45,8 @@ class PolicyHost {
             core::TimeNs now);
 
   bool wanted() const { return wanted_; }
+  bool hosts() const { return hosted_.policy() != nullptr; }
+  uint64_t digest() const { return digest_; }  // of the policy's file; 0: none is hosted
   bool healthy() const { return healthy_; }
   const std::string& why() const { return why_; }  // it is not healthy
   uint64_t decisions() const { return decisions_; }
@@ -64,6 +68,7 @@ class PolicyHost {
   bool changed_ = false;
   int agent_ = 0;
   core::HostedPolicy hosted_;
+  uint64_t digest_ = 0;
   std::string refused_;  // why the artefact was not taken; empty: hosted_ runs
   std::string why_;
   uint64_t decisions_ = 0, fallbacks_ = 0;

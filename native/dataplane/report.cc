@@ -1,6 +1,7 @@
 #include "native/dataplane/report.h"
 
 #include "native/dataplane/log.h"
+#include "native/tape/recorder.h"
 
 namespace steelyard::dataplane {
 namespace {
@@ -15,6 +16,12 @@ VipReport report_of(const Vip& vip) {
   report.policy_why = vip.policy().why();
   report.decisions = vip.policy().decisions();
   report.fallbacks = vip.policy().fallbacks();
+  if (const auto* tape = dynamic_cast<const tape::Recorder*>(vip.log()); tape != nullptr) {
+    report.taped = tape->recording();
+    report.tape_records = tape->records();
+    report.tape_decisions = tape->decisions();
+    report.tape_digest = tape->digest();
+  }
   for (const Endpoint& endpoint : vip.endpoints()) {
     const bool removed = endpoint.server == core::kNoServer;
     if (removed && endpoint.bound == 0) continue;
@@ -50,12 +57,14 @@ std::string json_of(const ServerReport& server) {
 }
 
 std::string json_of(const VipReport& vip) {
-  Json states, policy;
+  Json states, policy, tape;
   for (int i = 0; i < kFlowStates; ++i) {
     states.add(text_of(static_cast<FlowState>(i)), uint64_t{vip.in_state[i]});
   }
   policy.add("wanted", vip.policy_wanted).add("healthy", vip.policy_healthy).add("why", vip.policy_why);
   policy.add("decisions", vip.decisions).add("fallbacks", vip.fallbacks);
+  tape.add("recording", vip.taped).add("records", vip.tape_records);
+  tape.add("decisions", vip.tape_decisions).add("digest", hex_of(vip.tape_digest));
   std::deque<std::string> servers;
   for (const ServerReport& server : vip.servers) servers.push_back(json_of(server));
   return Json()
@@ -65,6 +74,7 @@ std::string json_of(const VipReport& vip) {
       .add("protocol", vip.config.protocol == kTcp ? "tcp" : "udp")
       .add("rule", vip.config.rule)
       .add_raw("policy", policy.text())
+      .add_raw("tape", vip.config.tape.empty() ? "null" : tape.text())
       .add_raw("connections", states.text())
       .add("fallback_packets", vip.counters.fallback_packets)
       .add("untracked_flows", vip.counters.untracked_flows)

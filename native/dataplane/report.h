@@ -22,6 +22,8 @@ struct VipReport {
   bool policy_wanted = false, policy_healthy = false;
   std::string policy_why;
   uint64_t decisions = 0, fallbacks = 0;
+  bool taped = false;  // a tape runs
+  uint64_t tape_records = 0, tape_decisions = 0, tape_digest = 0;
   std::vector<ServerReport> servers;  // removed ones that still have connections included
 };
 

@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "native/core/blob_io.h"
+#include "native/core/policy_artefact.h"
 #include "native/dataplane/config_file.h"
 
 namespace steelyard::dataplane {
@@ -20,6 +22,12 @@ std::unique_ptr<Transport> open_transport(const Config& config, uint32_t mtu) {
   return open(config.link.interface, config.transport, mtu);
 }
 
+std::vector<Address> addresses_of(const Config& config) {
+  std::vector<Address> addresses;
+  for (const VipConfig& vip : config.vips) addresses.push_back(vip.address);
+  return addresses;
+}
+
 }  // namespace
 
 std::vector<PolicyArtefact> read_policies(const Config& config) {
@@ -27,8 +35,11 @@ std::vector<PolicyArtefact> read_policies(const Config& config) {
   for (size_t i = 0; i < config.vips.size(); ++i) {
     const VipConfig& vip = config.vips[i];
     if (vip.rule != "policy") continue;
-    if (!vip.policy_file.empty())
-      policies[i].policy = core::load_policy_file(vip.policy_file, &policies[i].error);
+    if (vip.policy_file.empty()) continue;
+    std::vector<uint8_t> bytes;
+    if (!core::read_policy_file(vip.policy_file, &bytes, &policies[i].error)) continue;
+    policies[i].policy = core::load_policy_file(vip.policy_file, &policies[i].error);
+    policies[i].digest = core::fnv1a(bytes.data(), bytes.size());
   }
   return policies;
 }
@@ -37,19 +48,19 @@ Runtime::Runtime(const Config& config, Log* log)
     : log_(log),
       forwarder_(config, link_of(config.link), read_policies(config)),
       transport_(open_transport(config, forwarder_.link().mtu)) {
+  transport_->set_addresses(addresses_of(config));
   hide_from_kernel(config);
+  tapes_.start(&forwarder_, monotonic_now());
 }
 
 void Runtime::hide_from_kernel(const Config& config) {
-  std::vector<Address> addresses;
   for (const VipConfig& vip : config.vips) {
-    addresses.push_back(vip.address);
     if (!is_local(vip.address)) continue;
     log_->write(
         "local_address",
         Json().add("vip", vip.name).add("why", "an interface has it: the kernel answers its clients too"));
   }
-  const std::string why = routes_.want(addresses);
+  const std::string why = routes_.want(addresses_of(config));
   if (!why.empty()) log_->write("kernel_not_told", Json().add("why", why));
 }
 
@@ -69,6 +80,7 @@ void Runtime::run() {
     next_tick = now + kTick;
     tick(now);
   }
+  report_tapes(tapes_.finish(&forwarder_));
   const std::lock_guard lock(mutex_);
   running_ = false;
   done_.notify_all();
@@ -77,6 +89,7 @@ void Runtime::run() {
 void Runtime::tick(TimeNs now) {
   forwarder_.tick(now, [this](std::span<const uint8_t> frame) { transport_->send(frame); });
   report_health();
+  report_tapes(tapes_.ended(&forwarder_));
   if (has_job_.load(std::memory_order_acquire)) run_job();
 }
 
@@ -99,6 +112,15 @@ void Runtime::report_health() {
   }
 }
 
+void Runtime::report_tapes(const std::vector<Tapes::Ended>& ended) {
+  for (const Tapes::Ended& tape : ended) {
+    Json fields;
+    fields.add("vip", tape.vip).add("tape", tape.tape).add("decisions", tape.decisions);
+    fields.add("digest", hex_of(tape.digest)).add("why", tape.why);
+    log_->write("tape_ended", fields);
+  }
+}
+
 bool Runtime::call(const std::function<void(Forwarder&, Transport&)>& job) {
   const std::lock_guard one_at_a_time(callers_);
   std::unique_lock lock(mutex_);
@@ -116,9 +138,12 @@ std::string Runtime::reload(const std::string& path) {
   try {
     const Config next = read_config(path);
     const std::vector<PolicyArtefact> policies = read_policies(next);
-    const bool ran = call([&](Forwarder& forwarder, Transport&) {
+    const bool ran = call([&](Forwarder& forwarder, Transport& transport) {
       error = check_reload(forwarder.config(), next);
-      if (error.empty()) forwarder.reconfigure(next, policies, monotonic_now());
+      if (!error.empty()) return;
+      forwarder.reconfigure(next, policies, monotonic_now());
+      transport.set_addresses(addresses_of(next));
+      tapes_.start(&forwarder, monotonic_now());
     });
     if (!ran) error = "the balancer is stopping";
     if (error.empty()) hide_from_kernel(next);

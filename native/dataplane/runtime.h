@@ -11,6 +11,7 @@
 #include "native/dataplane/forwarder.h"
 #include "native/dataplane/kernel_routes.h"
 #include "native/dataplane/log.h"
+#include "native/dataplane/tapes.h"
 #include "native/dataplane/transport.h"
 
 namespace steelyard::dataplane {
@@ -37,12 +38,14 @@ class Runtime {
   void tick(TimeNs now);
   void run_job();
   void report_health();
+  void report_tapes(const std::vector<Tapes::Ended>& ended);
   void hide_from_kernel(const Config& config);
 
   Log* log_;
   Forwarder forwarder_;
   std::unique_ptr<Transport> transport_;
   KernelRoutes routes_;
+  Tapes tapes_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> has_job_ = false;
   std::mutex callers_, mutex_;

@@ -34,6 +34,9 @@ class Transport {
   // Sends a frame of the caller's own.
   virtual void send(std::span<const uint8_t> frame) = 0;
   virtual TransportCounters counters() = 0;
+  // The virtual addresses, for a transport that takes only their frames.
+  virtual void set_addresses(std::span<const Address>) {}
+  virtual int poll_fd() const = 0;  // readable when frames have come
 };
 
 // Both throw std::runtime_error: one line.

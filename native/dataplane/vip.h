@@ -80,9 +80,11 @@ class Vip {
   PolicyHost& policy() { return policy_; }
   const PolicyHost& policy() const { return policy_; }
   // Tells `log` from now on all that decisions follow from (native/tape); for a VIP without flows. A tape is
-  // of one rule and one list of servers: a change of those detaches it. Null detaches it too.
+  // of one rule, one policy and one list of servers: a change of those detaches it. Null detaches it too.
   void set_log(core::BalancerLog* log, TimeNs now);
   core::BalancerLog* log() const { return log_; }
+  core::BalancerConfig shape() const;  // of the core
+  core::RuleConfig rule() const;
   const ConnectionTable& table() const { return table_; }
   uint32_t in_state(FlowState state) const { return in_state_[static_cast<size_t>(state)]; }
   // For hosts that see several packets coming: asks for the memory that their flows will need.
@@ -113,6 +115,7 @@ class Vip {
   }
 
   bool place_endpoints();
+  std::vector<uint64_t> names() const;
   void renew_core();
   void apply_members();
   void apply_limits();

@@ -101,6 +101,7 @@ std::string check_change(const VipConfig& running, const VipConfig& next) {
     return "connections: cannot change from " + std::to_string(running.connections) + " to " +
            std::to_string(next.connections) + " while the balancer runs";
   }
+  if (running.tape != next.tape) return "tape: cannot change while the balancer runs";
   return "";
 }
 
@@ -134,9 +135,10 @@ void Vip::reconfigure(const VipConfig& config, const PolicyArtefact& policy, Tim
 }
 
 // Gives each configured server an endpoint: its own if it has one. True when a server has another index in
-// the core than before.
+// the core than before, or is new.
 bool Vip::place_endpoints() {
   const std::vector<int> before = endpoint_of_;
+  bool added = false;
   std::vector<bool> kept(endpoints_.size());
   for (Endpoint& endpoint : endpoints_) endpoint.server = core::kNoServer;
   endpoint_of_.assign(config_.servers.size(), kNoEndpoint);
@@ -164,34 +166,44 @@ bool Vip::place_endpoints() {
     *unused = Endpoint();
     unused->address = config_.servers[j].address;
     give(j, &*unused);
+    added = true;
   }
-  return endpoint_of_ != before;
+  return added || endpoint_of_ != before;
+}
+
+std::vector<uint64_t> Vip::names() const {
+  std::vector<uint64_t> names;
+  for (const int endpoint : endpoint_of_) names.push_back(name_of(endpoints_[endpoint].address));
+  return names;
 }
 
 void Vip::apply_members() {
   std::vector<core::ServerId> active, all;
-  std::vector<uint64_t> names;
   for (size_t j = 0; j < endpoint_of_.size(); ++j) {
     all.push_back(static_cast<core::ServerId>(j));
-    names.push_back(name_of(endpoints_[endpoint_of_[j]].address));
     if (!endpoints_[endpoint_of_[j]].draining) active.push_back(all.back());
   }
-  core_->set_names(names);
+  core_->set_names(names());
   core_->set_members(active);
-  consistent_.build(all, names);
+  consistent_.build(all, names());
   has_consistent_ = !all.empty();
 }
 
+core::RuleConfig Vip::rule() const { return rule_of(config_); }
+
+core::BalancerConfig Vip::shape() const {
+  return {.num_servers = static_cast<int>(config_.servers.size()),
+          .num_load_balancers = num_balancers_,
+          .flow_table_buckets = static_cast<int>(buckets_of(config_)),
+          .flow_table_ways = ConnectionTable::kWays,
+          .reservoir_size = config_.reservoir_size,
+          .features = true,
+          .preallocate = true};
+}
+
 void Vip::renew_core() {
-  const core::BalancerConfig shape{.num_servers = static_cast<int>(config_.servers.size()),
-                                   .num_load_balancers = num_balancers_,
-                                   .flow_table_buckets = static_cast<int>(buckets_of(config_)),
-                                   .flow_table_ways = ConnectionTable::kWays,
-                                   .reservoir_size = config_.reservoir_size,
-                                   .features = true,
-                                   .preallocate = true};
   const std::unique_ptr<core::LoadBalancer> before = std::move(core_);
-  core_ = std::make_unique<core::LoadBalancer>(shape, rule_of(config_));
+  core_ = std::make_unique<core::LoadBalancer>(shape(), rule());
   core_stream_ = core::stream_key(stream_, renewals_++);
   core_->restart(core_stream_);
   log_ = nullptr;
@@ -209,6 +221,7 @@ void Vip::set_log(core::BalancerLog* log, TimeNs now) {
   log_ = log;
   if (log_ == nullptr) return;
   log_->on_restart(core_stream_);
+  log_->on_names(names(), now);
   log_->on_members(core_->members(), now);
 }
 
@@ -228,7 +241,8 @@ void Vip::host_policy(const PolicyArtefact& policy) {
   for (const ServerConfig& server : config_.servers) place.servers.push_back(text_of(server.address));
   shared_.resize(config_.servers.size());
   policy_.share(config_.shared_memory, place, static_cast<TimeNs>(config_.max_age_s * core::kNanosPerSecond));
-  config_.rule == "policy" ? policy_.host(policy, place) : policy_.stop();
+  if (config_.rule != "policy") return policy_.stop();
+  if (policy_.host(policy, place)) log_ = nullptr;  // a tape names one policy
 }
 
 }  // namespace steelyard::dataplane

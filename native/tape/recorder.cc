@@ -119,6 +119,11 @@ void Recorder::on_members(std::span<const core::ServerId> members, core::TimeNs 
   put(Kind::kMembers, now, 0, static_cast<uint32_t>(members.size()));
 }
 
+void Recorder::on_names(std::span<const uint64_t> names, core::TimeNs now) {
+  for (const uint64_t name : names) put(Kind::kItem, now, name, 0);
+  put(Kind::kNames, now, 0, static_cast<uint32_t>(names.size()));
+}
+
 void Recorder::on_tick(std::span<const uint32_t> probed_load, core::TimeNs now) {
   for (const uint32_t load : probed_load) put(Kind::kItem, now, load, 0);
   put(Kind::kTick, now, 0, static_cast<uint32_t>(probed_load.size()));

@@ -41,6 +41,7 @@ class Recorder final : public core::BalancerLog {
   void on_reply(uint64_t hash, uint32_t queue, float service_s, core::TimeNs now) override;
   void on_probe(core::ServerId server, uint32_t rif, float latency_s, core::TimeNs now) override;
   void on_members(std::span<const core::ServerId> members, core::TimeNs now) override;
+  void on_names(std::span<const uint64_t> names, core::TimeNs now) override;
   void on_tick(std::span<const uint32_t> probed_load, core::TimeNs now) override;
   void on_policy(core::TimeNs now) override;
   void on_action(std::span<const float> action, core::TimeNs now) override;

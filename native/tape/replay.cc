@@ -1,6 +1,7 @@
 #include "native/tape/replay.h"
 
 #include <bit>
+#include <limits>
 #include <vector>
 
 #include "native/core/feature_families.h"
@@ -9,6 +10,7 @@
 namespace steelyard::tape {
 namespace {
 
+constexpr double kGreatestWeight = std::numeric_limits<float>::max();  // what acts is limited by LoadBalancer
 constexpr core::TimeNs kLatest = core::TimeNs{1} << 61;  // [ns], 73 years: differences of times fit
 
 using core::LoadBalancer;
@@ -74,6 +76,7 @@ class Player {
       case Kind::kProbe:
         return hear(kind, record);
       case Kind::kMembers:
+      case Kind::kNames:
       case Kind::kTick:
       case Kind::kAction:
       case Kind::kWeights:
@@ -135,6 +138,10 @@ class Player {
       balancer_.tick(record.now, loads.empty() ? nullptr : loads.data());
       return "";
     }
+    if (kind == Kind::kNames) {
+      balancer_.set_names(items_);
+      return "";
+    }
     if (kind == Kind::kAction) {
       for (size_t j = 0; j < items_.size(); ++j) action_[j] = float_of(items_[j]);
       for (const float value : action_) {
@@ -146,7 +153,7 @@ class Player {
     std::vector<double> weights;
     for (const uint64_t bits : items_) weights.push_back(std::bit_cast<double>(bits));
     for (const double weight : weights) {
-      if (!(weight > 0 && weight <= static_cast<double>(core::kMaxWeight))) return "a weight is out of range";
+      if (!(weight >= 0 && weight <= kGreatestWeight)) return "a weight is out of range";
     }
     balancer_.set_weights(weights);
     return "";

@@ -60,6 +60,7 @@ enum class Kind : uint32_t {
   kWeights = 13,  // value: items before it, each the bits of a float64
   kItem = 14,     // key: a number of the list that is closed by the next record of another kind
   kEnd = 15,      // time: records before it; key: digest
+  kNames = 16,    // value: items before it, each by what every balancer knows a server
 };
 
 struct Record {
