@@ -59,13 +59,14 @@ endef
 system-build:
 	@$(need) $(install_missing)
 
-# What the balancer is built from, and what the testbed runs.
+# What the balancer is built from, and what the testbed runs. Of Apache the program alone: Debian's package `apache2`
+# would also start a service on port 80.
 define need_live
 [[ -e /usr/include/toml++/toml.h ]] || missing+=(libtomlplusplus-dev); \
 [[ -e /usr/include/prometheus/exposer.h ]] || missing+=(prometheus-cpp-dev); \
 have ip || missing+=(iproute2); \
 have nsenter || missing+=(util-linux); \
-[[ -x /usr/sbin/apache2 ]] || missing+=(apache2); \
+[[ -x /usr/sbin/apache2 ]] || missing+=(apache2-bin); \
 compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php);
 endef
 

@@ -195,7 +195,7 @@ def test_log_lines_are_read_or_refused():
 
 def test_missing_apache_or_php_names_the_packages(tmp_path: Path):
     with pytest.raises(
-        UserError, match=r"Apache .* is missing; install .*apt-get install .*apache2 libapache2-mod-php"
+        UserError, match=r"Apache .* is missing; install .*apt-get install .*apache2-bin libapache2-mod-php"
     ):
         find_apache(search_path=str(tmp_path))
     binary = tmp_path / "apache2"

@@ -24,7 +24,7 @@ from types import TracebackType
 from steelyard.deploy.testbed.plan import MAX_ITERATIONS, STATIC_FILES
 from steelyard.envs.errors import UserError
 
-INSTALL = "sudo apt-get install -y --no-install-recommends apache2 libapache2-mod-php"
+INSTALL = "sudo apt-get install -y --no-install-recommends apache2-bin libapache2-mod-php"
 HOST = "127.0.0.1"
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 10.0

@@ -34,9 +34,9 @@ MAX_UTILISATION = 0.9
 class RecordTrace:
     """Record a request trace from a private Apache (prefork, a PHP page, static files) on loopback.
 
-    Needs the Debian packages apache2 and libapache2-mod-php; the system's Apache service is not touched. An
-    open-loop client sends every request at a time drawn in advance; the trace holds that time, the class, the
-    CPU time that the server spent on the request, and the bytes of the reply.
+    Needs the Debian packages apache2-bin and libapache2-mod-php; the system's Apache service is not touched.
+    An open-loop client sends every request at a time drawn in advance; the trace holds that time, the class,
+    the CPU time that the server spent on the request, and the bytes of the reply.
     """
 
     out: File

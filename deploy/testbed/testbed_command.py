@@ -198,8 +198,8 @@ Action = (
 class Testbed:
     """Real Apache servers behind balancers on this machine: bring up, play policies, look, take down.
 
-    Needs root, Linux, and Debian's iproute2, apache2 and libapache2-mod-php. Touches nothing but namespaces,
-    control groups and files that carry its name. docs/testbed.md tells how it is made.
+    Needs root, Linux, and Debian's iproute2, apache2-bin and libapache2-mod-php. Touches nothing but
+    namespaces, control groups and files that carry its name. docs/testbed.md tells how it is made.
     """
 
     action: tyro.conf.OmitSubcommandPrefixes[Action] = field(default_factory=Status)
