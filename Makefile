@@ -65,6 +65,9 @@ define need_live
 [[ -e /usr/include/prometheus/exposer.h ]] || missing+=(prometheus-cpp-dev); \
 have ip || missing+=(iproute2); \
 have nsenter || missing+=(util-linux); \
+have ethtool || missing+=(ethtool); \
+have curl || missing+=(curl); \
+[[ -e /usr/include/xdp/xsk.h ]] || missing+=(libxdp-dev); \
 [[ -x /usr/sbin/apache2 ]] || missing+=(apache2); \
 compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php);
 endef
