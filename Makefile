@@ -67,6 +67,9 @@ define need_live
 have ip || missing+=(iproute2); \
 have nsenter || missing+=(util-linux); \
 [[ -x /usr/sbin/apache2 ]] || missing+=(apache2-bin); \
+have ethtool || missing+=(ethtool); \
+have curl || missing+=(curl); \
+[[ -e /usr/include/xdp/xsk.h ]] || missing+=(libxdp-dev); \
 compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php);
 endef
 

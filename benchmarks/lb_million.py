@@ -122,7 +122,8 @@ def million_flows(folder: Path, flows: int = 1_000_000) -> dict[str, Any]:
     sent, flow = write_pcap(folder / "in.pcap", flows)
     (folder / "lb.toml").write_text(config_text())
     began = time.monotonic()
-    command = [find_binary(), "--config", folder / "lb.toml", "--pcap-in", folder / "in.pcap"]
+    command: list[str | Path] = [find_binary(), "--config", folder / "lb.toml"]
+    command += ["--pcap-in", folder / "in.pcap"]
     subprocess.run([*command, "--pcap-out", folder / "out.pcap"], check=True)
     seconds = time.monotonic() - began
     found = misrouted(sent, flow, read_pcap(folder / "out.pcap"))

@@ -24,7 +24,7 @@ from steelyard.benchmarks.lb_trouble import Row
 from steelyard.envs.errors import UserError, unknown
 from steelyard.trainers import cli
 
-SERVERS = 4
+SERVERS = 3
 KEPT = 200
 """Connections that are open when it happens; 20 short ones a second come beside them."""
 

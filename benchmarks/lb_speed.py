@@ -2,9 +2,10 @@
 
     python -m steelyard.benchmarks.lb_speed [--seconds S] [--rounds N] [--json FILE]
 
-Client, forwarder and Apache servers are namespaces of this machine, so that they share its cores: what a
-forwarder takes, the others lack. The kernel forwards to one server; steelyard-lb (lsq) balances over all of
-them, through AF_PACKET and through AF_XDP. Rounds go through all forwarders in turn; medians are printed.
+Client, forwarder and one Apache are namespaces of this machine, so that they share its cores: what a
+forwarder takes, the others lack. All forward to the same server: the kernel by a route, steelyard-lb (lsq)
+through AF_PACKET and through AF_XDP. Rounds go through all forwarders in turn; medians are printed.
+The client `ab` is of Debian's apache2-utils.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ DocumentRoot "{root}"
   Require all granted
 </Directory>
 """
-SERVERS = 3
+SERVERS = 1
 
 
 def apache_servers(net: Net) -> None:
@@ -102,12 +103,16 @@ def by_kernel(net: Net, folder: Path) -> Iterator[Balancer | None]:
         net.stop_kernel_forwarding("lb")
 
 
+def by_balancer(transport: str) -> Callable[[Net, Path], object]:
+    """steelyard-lb in that namespace."""
+    pool = Pool(servers=tuple(range(SERVERS)), transport=transport)
+    return lambda net, folder: running(net, folder, pool)
+
+
 FORWARDERS: dict[str, Callable[[Net, Path], object]] = {
     "kernel": by_kernel,
-    "af_packet": lambda net, folder: running(net, folder, Pool(servers=tuple(range(SERVERS)))),
-    "af_xdp": lambda net, folder: running(
-        net, folder, Pool(servers=tuple(range(SERVERS)), transport="af_xdp")
-    ),
+    "af_packet": by_balancer("af_packet"),
+    "af_xdp": by_balancer("af_xdp"),
 }
 LOADS = {
     "keep-alive, 32 at once": (32, True),

@@ -15,6 +15,7 @@ from scapy.layers.inet import TCP
 from test_lb_packets import config_text
 
 from steelyard import native
+from steelyard.deploy import compiler, policy_file
 from steelyard.deploy.lb_commands import find_binary
 from steelyard.deploy.replay import replay
 
@@ -89,6 +90,26 @@ def test_a_hosted_policy_is_asked_again(traffic: Path, tmp_path: Path) -> None:
     assert not found.other_policy
     assert by_the_program(tape, "--policy", policies[0])["same"]
     assert not by_the_program(tape, "--policy", policies[1])["same"]
+
+
+@pytest.mark.slow
+def test_a_compiled_policy_decides_as_its_blob(traffic: Path, tmp_path: Path) -> None:
+    spec = policy_spec([make("gru", 2, "flat", "tanh", hidden=12, seed=1, gain=3.0)])
+    blob = tmp_path / "policy.bin"
+    blob.write_bytes(native.encode_policy(spec))
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    compiler.write_source(policy_file.read(blob), folder)
+    compiler.build(folder, compiler.find_compiler())
+    library = folder / "policy.so"
+    tapes = [
+        record(traffic, tmp_path / f"by{file.suffix}", "policy", f'policy_file = "{file}"\n')
+        for file in (blob, library)
+    ]
+    found = [replay(tapes[0], library), replay(tapes[1], blob)]
+    assert all(each.same for each in found)
+    assert found[0].found["digest"] == found[1].found["digest"]
+    assert by_the_program(tapes[0], "--policy", library)["same"]
 
 
 def test_tapes_of_the_simulator_are_replayed_by_the_program() -> None:

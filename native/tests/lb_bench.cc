@@ -2,6 +2,9 @@
 //   steelyard_bench --benchmark_filter=Packet
 // Ecmp and Maglev are the baseline of the same frames: parse, look up in a table by hash, rewrite; no flow is
 // kept. Ratios to them are what compares between machines.
+//   steelyard_bench --benchmark_filter=HostedTick
+// One update of a VIP's weights by the policy that it hosts, a GRU of 64: observe, infer, apply, and the
+// share of the connection table that is looked through meanwhile.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -10,6 +13,7 @@
 
 #include "native/core/rng.h"
 #include "native/tests/lb_frames.h"
+#include "native/tests/policy_samples.h"
 
 namespace steelyard::testing {
 namespace {
@@ -124,6 +128,26 @@ void PacketBaselineMaglev(benchmark::State& state) {
   baseline(state, [&](uint64_t word) { return maglev.lookup(word); });
 }
 
+void HostedTick(benchmark::State& state) {
+  const auto servers = static_cast<int>(state.range(0));
+  const std::vector<uint8_t> blob = core::blob_of(core::PolicyMaker(1).policy(
+      static_cast<uint32_t>(servers), core::PolicyInput::kFlat, core::PolicyOutput::kTanh, 64));
+  PolicyArtefact artefact;
+  artefact.policy = core::load_policy_bytes(blob.data(), blob.size(), &artefact.error);
+  VipConfig config = vip_config(servers, "policy");
+  config.connections = 65536;
+  config.interval_s = 0.001;
+  Vip vip(config, artefact, 0, 1, 7);
+  TimeNs now = 0;
+  for (int flow = 0; flow < 200 * servers; ++flow, now += 100'000) {
+    const auto port = static_cast<uint16_t>(1024 + flow % 60000);
+    for (const uint8_t flags : {kSyn, kAck, uint8_t{kFin | kAck}}) vip.route(segment(port, flags), now);
+  }
+  for (auto _ : state) vip.tick(now += 1'000'000);
+  if (!vip.policy().healthy()) state.SkipWithError(vip.policy().why().c_str());
+}
+
+BENCHMARK(HostedTick)->Arg(8)->Arg(64);
 BENCHMARK(PacketBaselineEcmp)->Arg(1 << 10)->Arg(kMostFlows);
 BENCHMARK(PacketBaselineMaglev)->Arg(1 << 10)->Arg(kMostFlows);
 BENCHMARK_CAPTURE(PacketEstablished, lsq, "lsq")->Arg(1 << 10)->Arg(kMostFlows);
