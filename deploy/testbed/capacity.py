@@ -115,6 +115,15 @@ def share_of(groups: CpuGroups, prefix: str, server: int) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
+def used_s(groups: CpuGroups, prefix: str, server: int) -> float:
+    """CPU time that the processes of a server have used so far [s], to the nanosecond."""
+    total_ns = 0
+    for word in (groups.server(prefix, server) / "cgroup.procs").read_text().split():
+        with contextlib.suppress(OSError):  # a process that has ended meanwhile
+            total_ns += int(Path(f"/proc/{word}/schedstat").read_text().split()[0])
+    return total_ns * 1e-9
+
+
 def members(groups: CpuGroups, prefix: str) -> list[int]:
     """Processes in the groups of a testbed."""
     pids: list[int] = []
