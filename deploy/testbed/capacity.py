@@ -19,9 +19,11 @@ MIN_QUOTA_US = 1000
 MAX_PERIOD_US = 1_000_000
 MIN_SHARE = 0.01
 OTHERS = "others"
-WEIGHT = 16
+WEIGHT = 64
 """Of the testbed against everything else that wants a processor, which has 1: a capacity that others
 could take away would be none. Quotas bound what the servers can take."""
+OTHERS_WEIGHT = 8
+"""Of balancers and client against one server: they are to be there at once, and want little."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,15 @@ def make(groups: CpuGroups, prefix: str, servers: int) -> None:
     """One group for each server, without a limit yet, and one for balancers and client."""
     folder = groups.folder(prefix)
     folder.mkdir(exist_ok=True)
-    name, value = ("cpu.weight", 100 * WEIGHT) if groups.version == 2 else ("cpu.shares", 1024 * WEIGHT)
-    _write(folder / name, str(value))
+    name, one = ("cpu.weight", 100) if groups.version == 2 else ("cpu.shares", 1024)
+    _write(folder / name, str(one * WEIGHT))
     if groups.version == 2:
         _write(groups.root / "cgroup.subtree_control", "+cpu")
         _write(folder / "cgroup.subtree_control", "+cpu")
     for server in range(servers):
         groups.server(prefix, server).mkdir(exist_ok=True)
     groups.others(prefix).mkdir(exist_ok=True)
+    _write(groups.others(prefix) / name, str(one * OTHERS_WEIGHT))
 
 
 def join(groups: CpuGroups, prefix: str, pid: int) -> None:
