@@ -110,7 +110,7 @@ $(VENV)/.runtime: $(VENV)/.torch pyproject.toml setup.py
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py | system-test
 	@echo "installing steelyard and what it is developed with"
-	$(PIP) -c constraints.txt --no-build-isolation -e '.[learn,rllib,wandb,benchmarl,onnx,dev]'
+	$(PIP) -c constraints.txt --no-build-isolation -e '.[learn,rllib,wandb,benchmarl,onnx,datasets,dev]'
 	$(PIP) -c constraints.txt --no-deps benchmarl
 	@$(pip_check)
 	touch $@ $(VENV)/.runtime

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from steelyard.benchmarks.live_figure import METRICS, live_beside_simulated
 from steelyard.envs.errors import UserError
 from steelyard.trainers import results
 from steelyard.trainers.commands import common
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from steelyard.trainers.results import Row
 
 POLICIES = ("ecmp", "wcmp", "lsq", "sed", "hlb")
-METRICS = {"sojourn_mean_s": "mean", "sojourn_p50_s": "p50", "sojourn_p90_s": "p90", "sojourn_p99_s": "p99"}
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class SimToReal:
     overrides: common.Overrides = ()
     """Change a value of the scenario (--set episode.horizon_s=60)."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "benchmarks/results/sim-to-real"
-    """Where table.md, rows.csv, summary.json and manifest.json go."""
+    """Where table.md, figure.png, rows.csv, summary.json and manifest.json go."""
     name: str = field(default="steelyard")
     """Of the testbed."""
     quiet: common.Quiet = False
@@ -164,7 +164,7 @@ def table(summary: dict[str, Any]) -> str:
 def write(
     directory: Path, summary: dict[str, Any], live: Sequence[Row], simulated: Sequence[Row], manifest: Any
 ) -> None:
-    """table.md, rows.csv, summary.json, manifest.json."""
+    """table.md, figure.png, rows.csv, summary.json, manifest.json."""
     results.make_directory("--out", directory)
     notes = (
         "# Sim to real\n\n"
@@ -177,6 +177,9 @@ def write(
         "manifest.json.\n\n"
     )
     results.write_file("--out", directory / "table.md", (notes + table(summary)).encode())
+    sides = {"simulated": simulated, "live": live}
+    figure = live_beside_simulated(sides, "contender")
+    results.write_file("--out", directory / "figure.png", figure)
     rows = [{**row, "where": "live"} for row in live] + [{**row, "where": "simulated"} for row in simulated]
     results.write_table("--out", directory / "rows.csv", rows)
     results.write_json("--out", directory / "summary.json", summary)

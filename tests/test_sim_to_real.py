@@ -47,6 +47,7 @@ def test_gaps_and_files(tmp_path: Path) -> None:
     summary |= {"load_average_before": 0.5, "processors": 2}
     sim_to_real.write(tmp_path / "out", summary, live, simulated, {"command": "steelyard sim-to-real"})
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "figure.png",
         "manifest.json",
         "rows.csv",
         "summary.json",

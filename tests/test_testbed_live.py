@@ -18,6 +18,7 @@ from testbeds import NAME, cleaned, require_root
 from zero_policy import policy_blob
 
 from steelyard import native
+from steelyard.benchmarks import dataset
 from steelyard.deploy.testbed import balancers, capacity, ground, live, machine, play, servers, site
 from steelyard.envs import live_v0
 from steelyard.envs.errors import UserError
@@ -255,3 +256,27 @@ def test_evaluation_of_live_episodes(tmp_path: Path, capfd: pytest.CaptureFixtur
         ("sed", 1),
     ]
     assert "lb_cpu_share" in (tmp_path / "live.csv").read_text().splitlines()[0]
+
+
+def test_a_dataset_holds_what_balancers_saw_and_servers_did(tmp_path: Path) -> None:
+    name, out = f"{NAME}d", tmp_path / "live.parquet"
+    require_root()
+    words = f"dataset record --live --name {name} --traffic loop --seeds 3:4 --out {out} --quiet"
+    try:
+        assert main([*words.split(), "--set", "episode.horizon_s=3", "--set", "episode.warmup_s=0"]) == 0
+    finally:
+        site.take_down(name)
+        (site.HOME / f"{name}.lock").unlink(missing_ok=True)
+    data, facts = dataset.read(out)
+    assert facts["where"] == "live"
+    assert len(data["step"]) == 12 * 2 * 4
+    late = data["step"] == 11
+    assert data["fct_mean"][late].max() > 0
+    # A balancer's own open flows are a part of what its server has, but for those that end at this moment.
+    both = data["n_flow_on"].reshape(2, 12, 4).sum(0)
+    truth = data["in_server"].reshape(2, 12, 4).mean(0)
+    assert np.abs(both - truth).mean() < 0.25 * max(truth.mean(), 4)
+    assert data["packets"].sum() > 4 * 12
+    busy = data["cpu_busy"]
+    assert 0 < busy.mean() < 1.2
+    assert np.isnan(data["remaining_s"]).all()

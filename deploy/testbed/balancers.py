@@ -72,11 +72,11 @@ def check(scenario: Scenario, source: str, dataplane: str) -> None:
 
 @contextmanager
 def forwarding(
-    place: site.Site, scenario: Scenario, source: str, dataplane: str, seed: int
+    place: site.Site, scenario: Scenario, source: str, dataplane: str, seed: int, publish: bool = False
 ) -> Iterator[Balancers]:
     """The balancers follow a rule or policy file within the block; afterwards the kernels forward again.
 
-    source: as lb_config.text has it; for the dataplane `kernel` ecmp or wcmp.
+    source, publish: as lb_config.text has them; for the dataplane `kernel` ecmp or wcmp.
     """
     net, weights = place.network, site.kernel_weights_of(scenario)
     if dataplane == KERNEL:
@@ -88,7 +88,8 @@ def forwarding(
     machine.carry_out(network.forward_by_process(net))
     try:
         for index in range(net.balancers):
-            _start(started, place, scenario, source, index, seed)
+            config = lb_config.text(scenario, index, source, shared_memory(net.prefix, index), seed, publish)
+            _start(started, place, config, index)
         for index in range(net.balancers):
             _await(started, net.balancer(index), index)
         yield started
@@ -117,13 +118,10 @@ def _check_policy(scenario: Scenario, source: str) -> None:
     rules.policy_config(source, scenario.num_servers, scenario.num_agents)
 
 
-def _start(
-    started: Balancers, place: site.Site, scenario: Scenario, source: str, index: int, seed: int
-) -> None:
+def _start(started: Balancers, place: site.Site, config: str, index: int) -> None:
     net, folder = place.network, place.folder
-    shared = shared_memory(net.prefix, index)
     path, log = folder / f"lb{index}.toml", folder / f"lb{index}.log"
-    path.write_text(lb_config.text(scenario, index, source, shared, seed))
+    path.write_text(config)
     libc = ctypes.CDLL(None)
 
     def die_with_parent() -> None:  # also when this process is killed and no clean-up runs

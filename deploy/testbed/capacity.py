@@ -19,9 +19,11 @@ MIN_QUOTA_US = 1000
 MAX_PERIOD_US = 1_000_000
 MIN_SHARE = 0.01
 OTHERS = "others"
-WEIGHT = 16
+WEIGHT = 64
 """Of the testbed against everything else that wants a processor, which has 1: a capacity that others
 could take away would be none. Quotas bound what the servers can take."""
+OTHERS_WEIGHT = 8
+"""Of balancers and client against one server: they are to be there at once, and want little."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,15 @@ def make(groups: CpuGroups, prefix: str, servers: int) -> None:
     """One group for each server, without a limit yet, and one for balancers and client."""
     folder = groups.folder(prefix)
     folder.mkdir(exist_ok=True)
-    name, value = ("cpu.weight", 100 * WEIGHT) if groups.version == 2 else ("cpu.shares", 1024 * WEIGHT)
-    _write(folder / name, str(value))
+    name, one = ("cpu.weight", 100) if groups.version == 2 else ("cpu.shares", 1024)
+    _write(folder / name, str(one * WEIGHT))
     if groups.version == 2:
         _write(groups.root / "cgroup.subtree_control", "+cpu")
         _write(folder / "cgroup.subtree_control", "+cpu")
     for server in range(servers):
         groups.server(prefix, server).mkdir(exist_ok=True)
     groups.others(prefix).mkdir(exist_ok=True)
+    _write(groups.others(prefix) / name, str(one * OTHERS_WEIGHT))
 
 
 def join(groups: CpuGroups, prefix: str, pid: int) -> None:
@@ -113,6 +116,15 @@ def share_of(groups: CpuGroups, prefix: str, server: int) -> float | None:
         quota = (folder / "cpu.cfs_quota_us").read_text().strip()
         period = (folder / "cpu.cfs_period_us").read_text().strip()
     return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def used_s(groups: CpuGroups, prefix: str, server: int) -> float:
+    """CPU time that the processes of a server have used so far [s], to the nanosecond."""
+    total_ns = 0
+    for word in (groups.server(prefix, server) / "cgroup.procs").read_text().split():
+        with contextlib.suppress(OSError):  # a process that has ended meanwhile
+            total_ns += int(Path(f"/proc/{word}/schedstat").read_text().split()[0])
+    return total_ns * 1e-9
 
 
 def members(groups: CpuGroups, prefix: str) -> list[int]:

@@ -15,12 +15,20 @@ AGENT = "agent"
 _PUBLICATIONS = 5
 
 
-def text(scenario: Scenario, balancer: int, source: str, shared_memory: Path, seed: int) -> str:
-    """TOML of a balancer that follows a rule, a policy file, or `agent`."""
-    return write_toml(tree(scenario, balancer, source, shared_memory, seed))
+def text(
+    scenario: Scenario, balancer: int, source: str, shared_memory: Path, seed: int, publish: bool = False
+) -> str:
+    """TOML of a balancer that follows a rule, a policy file, or `agent`.
+
+    publish: share what it measures in any case, five times a step, which a rule may notice if it acts on a
+    timer.
+    """
+    return write_toml(tree(scenario, balancer, source, shared_memory, seed, publish))
 
 
-def tree(scenario: Scenario, balancer: int, source: str, shared_memory: Path, seed: int) -> dict[str, Any]:
+def tree(
+    scenario: Scenario, balancer: int, source: str, shared_memory: Path, seed: int, publish: bool = False
+) -> dict[str, Any]:
     """The same as a tree."""
     hosted = source not in rules.rule_names()
     vip: dict[str, Any] = {
@@ -31,9 +39,10 @@ def tree(scenario: Scenario, balancer: int, source: str, shared_memory: Path, se
         "interval_s": scenario.control.step_s,
         "reservoir_size": scenario.observation.reservoir_size,
     }
-    if source == AGENT:
+    if source == AGENT or publish:
         vip["interval_s"] = scenario.control.step_s / _PUBLICATIONS  # so fresh is what an agent reads
         vip["shared_memory"] = str(shared_memory)
+    if source == AGENT:
         vip["max_age_s"] = 8 * scenario.control.step_s
     elif hosted:
         vip["policy_file"] = str(Path(source).resolve())
