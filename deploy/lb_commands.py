@@ -32,7 +32,7 @@ class Lb:
 
     action: Annotated[Literal["check", "stats", "reload"], tyro.conf.Positional]
     """What to do."""
-    config: File
+    config: tyro.conf.Positional[File]
     """The balancer's configuration file."""
 
     def run(self) -> int:

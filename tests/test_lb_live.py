@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -16,6 +17,7 @@ from steelyard.benchmarks.lb_net import METRICS, VIP4, VIP6, Net, Pool, run, wai
 from steelyard.benchmarks.lb_trouble import Traffic, await_kept, running
 from steelyard.deploy.lb_commands import find_binary
 from steelyard.deploy.replay import replay
+from steelyard.trainers import cli
 
 SERVERS = 3
 pytestmark = pytest.mark.slow
@@ -77,9 +79,11 @@ def test_sighup_reloads_and_a_bad_file_changes_nothing(net: Net, tmp_path: Path)
         nothing_lost(Traffic(net, 3, 0.5, 10).told())
 
 
-def test_prometheus_says_what_stats_say(net: Net, tmp_path: Path) -> None:
+def test_prometheus_says_what_stats_say(net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running(net, tmp_path, Pool()) as balancer:
         nothing_lost(Traffic(net, 0, 1.0, 20).told())
+        assert cli.main(["lb", "stats", str(balancer.config)]) == 0
+        assert json.loads(capsys.readouterr().out)["vips"][0]["name"] == "web4"
         text = run(*net.inside("lb", "curl", "-sS", "--max-time", "5", f"http://{METRICS}/metrics"))
         for server in balancer.vip()["servers"]:
             line = rf'^steelyard_lb_flows_opened_total{{vip="web4",server="{server["name"]}"}} (\d+)$'
@@ -143,6 +147,18 @@ def test_a_full_disk_ends_the_tape_alone(net: Net, tmp_path: Path) -> None:
     told = trouble.full_disk(net, tmp_path, 10, 5.0)
     nothing_lost(told)
     assert "No space left" in told["why"]
+
+
+@pytest.mark.parametrize("transport", ["af_packet", "af_xdp"])
+def test_a_link_that_was_down_is_used_again(net: Net, tmp_path: Path, transport: str) -> None:
+    with running(net, tmp_path, Pool(transport=transport)) as balancer:
+        for state in ("down", "up"):
+            run(*net.inside("lb", "ip", "link", "set", "eth0", state))
+            time.sleep(0.5)
+        before = balancer.cpu_s()
+        time.sleep(1.0)
+        assert balancer.cpu_s() - before < 0.5, "it sleeps when nothing comes"
+        nothing_lost(Traffic(net, 3, 0.5, 10).told())
 
 
 def test_what_a_killed_balancer_leaves_is_taken_over(net: Net, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -170,7 +169,7 @@ class AfPacket final : public Transport {
     }
     if (timeout_ms == 0) return false;
     pollfd poller{receiver_.fd(), POLLIN, 0};
-    return ::poll(&poller, 1, timeout_ms) > 0 && ready(next_);
+    return wait_for({&poller, 1}, timeout_ms) && ready(next_);
   }
 
   // False: not a frame for us.
@@ -204,6 +203,18 @@ class AfPacket final : public Transport {
 };
 
 }  // namespace
+
+bool wait_for(std::span<pollfd> pollers, int timeout_ms) {
+  if (::poll(pollers.data(), pollers.size(), timeout_ms) <= 0) return false;
+  bool came = false;
+  for (const pollfd& poller : pollers) {
+    came = came || (poller.revents & POLLIN) != 0;
+    int error = 0;
+    socklen_t size = sizeof error;
+    if ((poller.revents & POLLERR) != 0) ::getsockopt(poller.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  return came;
+}
 
 std::unique_ptr<Transport> open_af_packet(const std::string& interface, const TransportConfig& config,
                                           uint32_t mtu) {

@@ -2,7 +2,6 @@
 // the kernel, and go out from where they lie. Everything else (ARP, neighbour discovery, frames of other
 // receive queues) passes the filter to the kernel, where a packet socket sees it.
 #include <net/if.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -233,7 +232,7 @@ class AfXdp final : public Transport {
       } while ((now.tv_sec - start.tv_sec) * 1'000'000'000 + now.tv_nsec - start.tv_nsec < spin_);
     }
     pollfd pollers[] = {{poll_fd(), POLLIN, 0}, {rest_->poll_fd(), POLLIN, 0}};
-    return timeout_ms > 0 && ::poll(pollers, 2, timeout_ms) > 0;
+    return timeout_ms > 0 && wait_for(pollers, timeout_ms);
   }
 
   int64_t spin_;  // ns

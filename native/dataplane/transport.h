@@ -1,6 +1,8 @@
 // How frames come and go. One thread uses a transport.
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -38,6 +40,10 @@ class Transport {
   virtual void set_addresses(std::span<const Address>) {}
   virtual int poll_fd() const = 0;  // readable when frames have come
 };
+
+// Waits for frames; whether there may be some. A link that went down leaves an error on its socket, with
+// which poll would never sleep again: it is taken away.
+bool wait_for(std::span<pollfd> pollers, int timeout_ms);
 
 // Both throw std::runtime_error: one line.
 std::unique_ptr<Transport> open_af_packet(const std::string& interface, const TransportConfig& config,
