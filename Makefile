@@ -158,7 +158,7 @@ fuzz: | $(VENV)/.dev
 	ctest --test-dir build/cmake-fuzz --output-on-failure -R fuzz_
 
 # --- checks ---
-NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.c native/*/*.cc)
+NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.c native/*/*.cc deploy/vpp/*.h deploy/vpp/*.c deploy/vpp/*/*.h deploy/vpp/*/*.cc)
 lint: | $(VENV)/.dev
 	ruff check .
 	ruff format --check .

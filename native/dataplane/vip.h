@@ -72,7 +72,14 @@ class Vip {
   // The periodic part: a share of the table is looked through for timeouts, weights are renewed.
   void tick(TimeNs now);
 
+  // For VipConfig::follows. action: (N,) in [-1, 1]; weights: (N,) >= 0.
+  void follow_action(std::span<const float> action, TimeNs now);
+  void follow_weights(std::span<const double> weights, TimeNs now);
+
   const VipConfig& config() const { return config_; }
+  // What the core was made of, for tapes.
+  core::BalancerConfig balancer_config() const;
+  core::RuleConfig rule_config() const;
   std::vector<Endpoint>& endpoints() { return endpoints_; }
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
   const VipCounters& counters() const { return counters_; }
