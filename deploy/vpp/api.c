@@ -1,12 +1,14 @@
 /* The binary API: messages to the C face of the balancer and back. */
-#include <steelyard.api_enum.h>
-#include <steelyard.api_types.h>
 #include <vlibapi/api.h>
 #include <vlibmemory/api.h>
 #include <vnet/format_fns.h>
 #include <vnet/ip/ip_types_api.h>
 
 #include "deploy/vpp/plugin.h"
+
+/* Made of steelyard.api; they need what stands before them. */
+#include <steelyard.api_enum.h>
+#include <steelyard.api_types.h>
 
 #define REPLY_MSG_ID_BASE steelyard_main.msg_id_base
 #include <vlibapi/api_helper_macros.h>

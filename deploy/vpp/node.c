@@ -1,8 +1,10 @@
 /* The nodes on the unicast arcs: buffers to packets, verdicts to next nodes; nothing is decided here. */
 #include <vnet/feature/feature.h>
-#include <vnet/interface_output.h> /* needs what stands before it */
 #include <vnet/ip/ip.h>
 #include <vnet/udp/udp_packet.h>
+
+/* It needs what stands before it. */
+#include <vnet/interface_output.h>
 
 #include "deploy/vpp/plugin.h"
 
