@@ -4,6 +4,7 @@
 # make dev     environment, editable install, native tests built        make native  quick rebuild of the extension
 # make leaderboard  every policy of the study `leaderboard`, its pages, and the top of it in README.md
 # make dataplane  steelyard-lb, the L4 load balancer
+# make vpp-plugin  the plugin for VPP; make test-vpp  its tests; both where VPP is installed
 # make fast | slow | ctest | sanitize | fuzz | lint | types | format | bench | clean | distclean
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,7 +24,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install -qq
 EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: leaderboard demo demo-live dataplane test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
+.PHONY: leaderboard demo demo-live dataplane vpp-plugin test-vpp test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
 .PHONY: system-build system-live system-test
 
 demo: $(VENV)/.runtime
@@ -123,6 +124,20 @@ dataplane: $(VENV)/.runtime native | system-live
 	cmake -S . -B build/cmake-release -DSTEELYARD_DATAPLANE=ON
 	cmake --build build/cmake-release --target steelyard-lb -j $(JOBS)
 
+# VPP comes from fd.io's packages (docs/vpp.md), or from STEELYARD_VPP_PREFIX.
+VPP_PREFIX := $(or $(STEELYARD_VPP_PREFIX),/usr)
+VPP_CONFIG = $(firstword $(wildcard $(VPP_PREFIX)/lib/cmake/vpp/VPPConfig.cmake $(VPP_PREFIX)/lib/*/cmake/vpp/VPPConfig.cmake))
+vpp-plugin: | $(VENV)/.torch
+	@[[ -n "$(VPP_CONFIG)" ]] || { echo "VPP is not installed: nothing below $(VPP_PREFIX); install vpp-dev from fd.io, or" \
+	  "set STEELYARD_VPP_PREFIX (docs/vpp.md)"; exit 1; }
+	cmake -S . -B build/cmake-vpp -DSTEELYARD_PYTHON=OFF -DSTEELYARD_VPP=ON -DVPP_DIR=$(dir $(VPP_CONFIG)) \
+	  -DCMAKE_PREFIX_PATH=$(VPP_PREFIX)
+	cmake --build build/cmake-vpp --target steelyard_plugin -j $(JOBS)
+
+test-vpp: vpp-plugin native | $(VENV)/.dev
+	$(PIP) vpp-papi
+	$(PY) -m pytest -q -rs tests/test_vpp.py tests/test_vpp_live.py
+
 stubs: native | $(VENV)/.dev
 	@if [[ ! -e native/_native.pyi || native/_native$(EXT_SUFFIX) -nt native/_native.pyi ]]; then \
 	  $(PY) -m pybind11_stubgen --output-dir build/stubs steelyard.native._native && \
@@ -162,7 +177,7 @@ fuzz: | $(VENV)/.dev
 	ctest --test-dir build/cmake-fuzz --output-on-failure -R fuzz_
 
 # --- checks ---
-NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.c native/*/*.cc)
+NATIVE_SOURCES = $(wildcard native/*/*.h native/*/*.c native/*/*.cc deploy/vpp/*.h deploy/vpp/*.c deploy/vpp/*/*.h deploy/vpp/*/*.cc)
 lint: | $(VENV)/.dev
 	ruff check .
 	ruff format --check .

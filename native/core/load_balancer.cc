@@ -304,6 +304,14 @@ void LoadBalancer::observe(TimeNs now, float* out) {
   write_observation({flows_on_, duration_, completion_, &inter_arrival_, action_}, now, out);
 }
 
+void LoadBalancer::show(std::span<const uint32_t> flows_on, std::span<const Reservoir> durations,
+                        std::span<const Reservoir> completions, const Reservoir& inter_arrival) {
+  flows_on_.assign(flows_on.begin(), flows_on.end());
+  duration_.assign(durations.begin(), durations.end());
+  completion_.assign(completions.begin(), completions.end());
+  inter_arrival_ = inter_arrival;
+}
+
 void LoadBalancer::observe_durations(TimeNs now, float* out) {
   for (int j = 0; j < config_.num_servers; ++j) {
     out[j] = config_.features ? duration_[j].reduce(now).weighted_discounted_mean : 0.0f;

@@ -81,6 +81,10 @@ class LoadBalancer {
   void observe(TimeNs now, float* out);
   // Weighted discounted mean flow duration [s] per server, the default measure of rewards.
   void observe_durations(TimeNs now, float* out);
+  // For a balancer that gets no flows itself but stands for several of one pool: from now on it has measured
+  // what they have.
+  void show(std::span<const uint32_t> flows_on, std::span<const Reservoir> durations,
+            std::span<const Reservoir> completions, const Reservoir& inter_arrival);
   // As a balancer that has just been started: no flow, no sample, initial weights; `stream` keys its
   // reservoirs.
   void restart(uint64_t stream);

@@ -11,7 +11,7 @@
 
 namespace steelyard::dataplane {
 
-enum class Forwarding : uint8_t { kL2Dsr, kL3Dsr, kGre };
+enum class Forwarding : uint8_t { kL2Dsr, kL3Dsr, kGre, kNat };
 
 struct ServerConfig {
   std::string name;
@@ -36,14 +36,16 @@ struct VipConfig {
   uint16_t port = 0;
   uint8_t protocol = kTcp;
   Forwarding forwarding = Forwarding::kL2Dsr;
-  uint8_t dscp = 2;  // L3 DSR: which VIP, for the server's hook
+  uint8_t dscp = 2;          // L3 DSR: which VIP, for the server's hook
+  uint16_t target_port = 0;  // NAT: of the servers; 0: the VIP's
   std::string rule = "lsq";
   double interval_s = 0.25;  // between updates of weights: of a policy, of HLB, of features published
   bool answer_arp = false;   // the balancer owns the address on its link
   uint32_t connections = 65536;
   uint32_t half_open = 0;  // most flows that are counted before their first ACK; 0: a quarter of connections
   int reservoir_size = 128;
-  std::string policy_file;    // rule "policy": hosted here
+  std::string policy_file;  // rule "policy": hosted here
+  bool follows = false;  // rule "policy": weights come by Vip::follow_..., from who hosts it for several VIPs
   std::string shared_memory;  // this VIP's file: features are published, weights are taken if no policy_file
   double max_age_s = 1;       // weights from shared memory older than this are not used
   std::string tape;           // decisions are recorded in this file (native/tape)
@@ -51,6 +53,11 @@ struct VipConfig {
   Timeouts timeouts;
   std::vector<ServerConfig> servers;
 };
+
+// NAT: where the servers listen.
+constexpr uint16_t target_port(const VipConfig& vip) {
+  return vip.target_port != 0 ? vip.target_port : vip.port;
+}
 
 struct LinkConfig {
   std::string interface;

@@ -58,7 +58,7 @@ void Forwarder::process(std::span<Packet> burst, TimeNs now, Verdict* verdicts) 
 void Forwarder::look(const Packet& packet, Seen* seen) const {
   seen->parsed = parse(packet.data, packet.size, &seen->headers);
   if (packet.size < kEthernetSize) return;
-  seen->ours = std::equal(link_.mac.begin(), link_.mac.end(), packet.data);
+  seen->ours = link_.bare || std::equal(link_.mac.begin(), link_.mac.end(), packet.data);
   if (seen->parsed != Parse::kOk || !seen->ours) return;
   const Headers& headers = seen->headers;
   seen->entry = table_.find(headers.destination, headers.destination_port, headers.protocol);
@@ -90,6 +90,10 @@ Verdict Forwarder::decide_otherwise(Packet* packet, const Seen& seen, TimeNs now
   }
   if (!seen.ours || parsed == Parse::kForeign || parsed == Parse::kArp) return Verdict::kPass;
   if (parsed == Parse::kIcmp) return control_message(packet, seen.headers, now);
+  if (parsed == Parse::kOk) {
+    const Verdict verdict = forward_return(packet, seen.headers);
+    if (verdict != Verdict::kPass) return verdict;
+  }
   const bool known = parsed == Parse::kOk || parsed == Parse::kOther || knows_destination(parsed);
   if (known && !table_.owns(seen.headers.destination)) return Verdict::kPass;
   return verdict_of(parsed);
@@ -99,7 +103,7 @@ Verdict Forwarder::forward(Packet* packet, const Headers& headers, const Vip& vi
                            uint64_t hash) {
   if (endpoint == Vip::kNoEndpoint) return Verdict::kNoServer;
   const Endpoint& to = vip.endpoints()[endpoint];
-  if (!to.has_mac) return Verdict::kNoNeighbour;
+  if (!to.has_mac && !link_.bare) return Verdict::kNoNeighbour;
   const Forwarding how = vip.config().forwarding;
   const uint32_t most = link_.mtu - (how == Forwarding::kGre ? gre_overhead(to.address) : 0);
   if (headers.ip_bytes > most) {
@@ -111,8 +115,22 @@ Verdict Forwarder::forward(Packet* packet, const Headers& headers, const Vip& vi
     set_destination(*packet, headers, to.address, vip.config().dscp);
   } else if (how == Forwarding::kGre) {
     encapsulate_gre(packet, headers, link_.address(to.address.is_v4()), to.address, hash);
+  } else if (how == Forwarding::kNat) {
+    const bool icmp = headers.protocol == kIcmp4 || headers.protocol == kIcmp6;
+    const uint16_t port = target_port(vip.config());
+    icmp ? set_quoted_endpoint(*packet, headers, to.address, port)
+         : set_endpoint(*packet, headers, false, to.address, port);
   }
-  set_link(*packet, link_.mac, to.mac);
+  if (!link_.bare) set_link(*packet, link_.mac, to.mac);
+  return Verdict::kForward;
+}
+
+// What a server behind NAT answers; kPass: it is nothing of the kind. The next hop is not ours to know.
+Verdict Forwarder::forward_return(Packet* packet, const Headers& headers) const {
+  const VipTable::Entry* entry = returns_.find(headers.source, headers.source_port, headers.protocol);
+  if (entry == nullptr) return Verdict::kPass;
+  const VipConfig& vip = vips_[entry->vip]->config();
+  set_endpoint(*packet, headers, true, vip.address, vip.port);
   return Verdict::kForward;
 }
 

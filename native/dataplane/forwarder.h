@@ -46,6 +46,8 @@ class VipTable {
     uint64_t salt = 0;  // of hashes of its flows
   };
   void build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_seed);
+  // By what packets of servers behind NAT say of their source; a removed one too while it has connections.
+  void build_returns(std::span<const std::unique_ptr<Vip>> vips);
   // nullptr: there is none.
   const Entry* find(const Address& address, uint16_t port, uint8_t protocol) const {
     for (uint64_t at = slot(address, port, protocol);; ++at) {
@@ -60,6 +62,9 @@ class VipTable {
   static uint64_t slot(const Address& address, uint16_t port, uint8_t protocol) {
     return core::mix64(address.high ^ address.low ^ uint64_t{port} << 48 ^ protocol);
   }
+  void reset(size_t entries);
+  void add(const Entry& entry);
+
   std::vector<Entry> entries_ = std::vector<Entry>(1);
   uint64_t mask_ = 0;
 };
@@ -106,6 +111,7 @@ class Forwarder {
   Verdict decide(Packet* packet, const Seen& seen, TimeNs now);
   Verdict balance(Packet* packet, const Seen& seen, TimeNs now);
   Verdict decide_otherwise(Packet* packet, const Seen& seen, TimeNs now);
+  Verdict forward_return(Packet* packet, const Headers& headers) const;
   Verdict control_message(Packet* packet, const Headers& headers, TimeNs now);
   Verdict neighbour_message(Packet* packet, TimeNs now);
   Verdict forward(Packet* packet, const Headers& headers, const Vip& vip, int endpoint, uint64_t hash);
@@ -117,7 +123,7 @@ class Forwarder {
   Config config_;
   Link link_;
   std::vector<std::unique_ptr<Vip>> vips_;
-  VipTable table_;
+  VipTable table_, returns_;
   Neighbours neighbours_;
   std::array<uint64_t, kVerdicts> verdicts_{};
   bool announced_ = false;

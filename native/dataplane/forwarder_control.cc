@@ -16,6 +16,20 @@ bool same_service(const VipConfig& a, const VipConfig& b) {
 
 std::string named(const VipConfig& vip, const std::string& why) { return "vip \"" + vip.name + "\": " + why; }
 
+// Which VIP a packet of a server belongs to must follow from its source.
+std::string check_translations(const VipConfig& vip, const VipConfig& other) {
+  if (vip.forwarding != Forwarding::kNat || other.forwarding != Forwarding::kNat) return "";
+  if (vip.protocol != other.protocol || target_port(vip) != target_port(other)) return "";
+  for (const ServerConfig& server : vip.servers) {
+    for (const ServerConfig& another : other.servers) {
+      if (server.address != another.address) continue;
+      return named(vip, "server.address: " + text_of(server.address) + " has its port " +
+                            std::to_string(target_port(vip)) + " behind the NAT of another VIP");
+    }
+  }
+  return "";
+}
+
 std::string check_sources(const Config& config, const VipConfig& vip) {
   if (vip.forwarding != Forwarding::kGre) return "";
   for (const ServerConfig& server : vip.servers) {
@@ -31,17 +45,38 @@ std::string check_sources(const Config& config, const VipConfig& vip) {
 }  // namespace
 
 void VipTable::build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_seed) {
-  const size_t size = std::bit_ceil(2 * vips.size() + 1);
-  entries_.assign(size, Entry());
-  mask_ = size - 1;
+  reset(vips.size());
   for (size_t i = 0; i < vips.size(); ++i) {
     const VipConfig& vip = vips[i]->config();
-    uint64_t at = slot(vip.address, vip.port, vip.protocol);
-    while (entries_[at & mask_].protocol != 0) ++at;
     const uint64_t service = name_of(vip.address) ^ uint64_t { vip.port } << 8 ^ vip.protocol;
-    entries_[at & mask_] = {vip.address, vip.port, vip.protocol, static_cast<int16_t>(i),
-                            core::stream_key(hash_seed, service)};
+    add({vip.address, vip.port, vip.protocol, static_cast<int16_t>(i), core::stream_key(hash_seed, service)});
   }
+}
+
+void VipTable::build_returns(std::span<const std::unique_ptr<Vip>> vips) {
+  const auto translated = [](const Vip& vip) { return vip.config().forwarding == Forwarding::kNat; };
+  size_t most = 0;
+  for (const std::unique_ptr<Vip>& vip : vips) most += translated(*vip) ? vip->endpoints().size() : 0;
+  reset(most);
+  for (size_t i = 0; i < vips.size(); ++i) {
+    const VipConfig& vip = vips[i]->config();
+    if (!translated(*vips[i])) continue;
+    for (const Endpoint& endpoint : vips[i]->endpoints()) {
+      add({endpoint.address, target_port(vip), vip.protocol, static_cast<int16_t>(i), 0});
+    }
+  }
+}
+
+void VipTable::reset(size_t entries) {
+  const size_t size = std::bit_ceil(2 * entries + 1);
+  entries_.assign(size, Entry());
+  mask_ = size - 1;
+}
+
+void VipTable::add(const Entry& entry) {
+  uint64_t at = slot(entry.address, entry.port, entry.protocol);
+  while (entries_[at & mask_].protocol != 0) ++at;
+  entries_[at & mask_] = entry;
 }
 
 bool VipTable::owns(const Address& address) const {
@@ -73,11 +108,13 @@ void Forwarder::reconfigure(const Config& config, std::span<const PolicyArtefact
   vips_ = std::move(vips);
   config_ = config;
   table_.build(vips_, config.hash_seed);
+  returns_.build_returns(vips_);
   announced_ = false;
   find_neighbours();
 }
 
 void Forwarder::find_neighbours() {
+  if (link_.bare) return;
   std::vector<Address> hops;
   for (const std::unique_ptr<Vip>& vip : vips_) {
     for (const Endpoint& endpoint : vip->endpoints()) {
@@ -117,8 +154,10 @@ std::string check_config(const Config& config) {
       if (&other != &vip && same_service(vip, other))
         return named(vip, "another VIP has its address and port");
       if (&other != &vip && vip.name == other.name) return named(vip, "its name is there twice");
-      if (&other != &vip && !vip.tape.empty() && vip.tape == other.tape)
+      if (&other == &vip) continue;
+      if (!vip.tape.empty() && vip.tape == other.tape)
         return named(vip, "tape: " + vip.tape + " is another VIP's too");
+      if (std::string why = check_translations(vip, other); !why.empty()) return why;
     }
   }
   return "";

@@ -142,6 +142,7 @@ bool parse_quoted(const uint8_t* frame, size_t size, const Headers& icmp, Header
     if (at < kIpv4Size) return false;
   }
   if ((quoted->protocol != kTcp && quoted->protocol != kUdp) || ip.size < at + 4) return false;
+  quoted->l4 = static_cast<uint32_t>(start) + at;
   quoted->source_port = load16(ip.data + at);
   quoted->destination_port = load16(ip.data + at + 2);
   return true;

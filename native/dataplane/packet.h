@@ -61,7 +61,7 @@ struct Headers {
 Parse parse(const uint8_t* frame, size_t size, Headers* out);
 
 // The packet that an ICMP error speaks of, read from its first bytes: `source`, `destination`, ports,
-// protocol. False if it is no error, or shows no TCP or UDP ports.
+// protocol, l4. False if it is no error, or shows no TCP or UDP ports.
 bool parse_quoted(const uint8_t* frame, size_t size, const Headers& icmp, Headers* quoted);
 
 // ICMP errors that concern one flow: unreachable (with "fragmentation needed"), source quench, time exceeded,

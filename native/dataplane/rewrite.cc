@@ -62,6 +62,29 @@ void store_transport_checksum(uint8_t* at, const Headers& headers, uint16_t chec
   store16(at, headers.protocol == kUdp && checksum == 0 ? 0xffff : checksum);
 }
 
+// Sums of the words that changed, before and after.
+struct Change {
+  uint64_t before = 0, after = 0;
+  friend Change operator+(Change a, Change b) { return {a.before + b.before, a.after + b.after}; }
+};
+
+// Writes an address of the header at `ip`, and the checksum of an IPv4 header.
+Change change_address(uint8_t* ip, bool v6, bool source, const Address& address) {
+  const uint32_t bytes = v6 ? 16 : 4;
+  uint8_t* at = ip + (v6 ? (source ? 8 : 24) : (source ? 12 : 16));
+  Change change{.before = sum_words(at, bytes)};
+  v6 ? address.write_v6(at) : address.write_v4(at);
+  change.after = sum_words(at, bytes);
+  if (!v6) store16(ip + 10, updated_checksum(load16(ip + 10), change.before, change.after));
+  return change;
+}
+
+Change change_word(uint8_t* at, uint16_t word) {
+  const Change change{load16(at), word};
+  store16(at, word);
+  return change;
+}
+
 void turn_round(const Packet& packet, const Mac& mac) {
   Mac sender;
   std::copy_n(packet.data + 6, 6, sender.begin());
@@ -97,6 +120,31 @@ void set_destination(const Packet& packet, const Headers& headers, const Address
   if (checksum == nullptr) return;
   if (headers.protocol == kUdp && load16(checksum) == 0) return;  // none was computed
   store_transport_checksum(checksum, headers, updated_checksum(load16(checksum), before, after));
+}
+
+void set_endpoint(const Packet& packet, const Headers& headers, bool source, const Address& address,
+                  uint16_t port) {
+  uint8_t* l4 = packet.data + headers.l4;
+  const Change change = change_address(packet.data + kEthernetSize, headers.v6, source, address) +
+                        change_word(l4 + (source ? 0 : 2), port);
+  uint8_t* checksum = transport_checksum(packet, headers);
+  if (headers.protocol == kUdp && load16(checksum) == 0) return;  // none was computed
+  store_transport_checksum(checksum, headers,
+                           updated_checksum(load16(checksum), change.before, change.after));
+}
+
+void set_quoted_endpoint(const Packet& packet, const Headers& icmp, const Address& server, uint16_t port) {
+  Headers quoted;
+  if (!parse_quoted(packet.data, packet.size, icmp, &quoted)) return;
+  uint8_t* inner = packet.data + icmp.l4 + kIcmpSize;
+  const uint16_t header_checksum = icmp.v6 ? 0 : load16(inner + 10);
+  Change change = change_address(inner, icmp.v6, true, server);
+  if (!icmp.v6) change = change + Change{header_checksum, load16(inner + 10)};
+  change = change + change_word(packet.data + quoted.l4, port);
+  const Change outer = change_address(packet.data + kEthernetSize, icmp.v6, false, server);
+  if (icmp.v6) change = change + outer;  // ICMPv6 covers the addresses
+  uint8_t* checksum = packet.data + icmp.l4 + 2;
+  store16(checksum, updated_checksum(load16(checksum), change.before, change.after));
 }
 
 void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source,

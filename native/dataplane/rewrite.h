@@ -16,6 +16,12 @@ void set_link(const Packet& packet, const Mac& source, const Mac& destination);
 // The checksums that cover the destination follow it.
 void set_destination(const Packet& packet, const Headers& headers, const Address& server, uint8_t dscp);
 
+// NAT: `address` and `port` become the source, or else the destination, of a TCP or UDP packet.
+void set_endpoint(const Packet& packet, const Headers& headers, bool source, const Address& address,
+                  uint16_t port);
+// NAT: an ICMP error for a VIP goes to `server`, and speaks of a packet that `server` has sent from `port`.
+void set_quoted_endpoint(const Packet& packet, const Headers& icmp, const Address& server, uint16_t port);
+
 // Bytes that a tunnel to a server adds.
 constexpr uint32_t gre_overhead(const Address& server) {
   return (server.is_v4() ? kIpv4Size : kIpv6Size) + kGreSize;

@@ -72,7 +72,14 @@ class Vip {
   // The periodic part: a share of the table is looked through for timeouts, weights are renewed.
   void tick(TimeNs now);
 
+  // For VipConfig::follows. action: (N,) in [-1, 1]; weights: (N,) >= 0.
+  void follow_action(std::span<const float> action, TimeNs now);
+  void follow_weights(std::span<const double> weights, TimeNs now);
+
   const VipConfig& config() const { return config_; }
+  // What the core was made of, for tapes.
+  core::BalancerConfig balancer_config() const;
+  core::RuleConfig rule_config() const;
   std::vector<Endpoint>& endpoints() { return endpoints_; }
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
   const VipCounters& counters() const { return counters_; }
@@ -83,8 +90,6 @@ class Vip {
   // of one rule, one policy and one list of servers: a change of those detaches it. Null detaches it too.
   void set_log(core::BalancerLog* log, TimeNs now);
   core::BalancerLog* log() const { return log_; }
-  core::BalancerConfig shape() const;  // of the core
-  core::RuleConfig rule() const;
   const ConnectionTable& table() const { return table_; }
   uint32_t in_state(FlowState state) const { return in_state_[static_cast<size_t>(state)]; }
   // For hosts that see several packets coming: asks for the memory that their flows will need.

@@ -51,8 +51,10 @@ bool same_core(const VipConfig& a, const VipConfig& b) {
 
 std::string check_server(const VipConfig& config, const ServerConfig& server) {
   const bool same_family = server.address.is_v4() == config.address.is_v4();
-  if (config.forwarding == Forwarding::kL3Dsr && !same_family) {
-    return "server.address: " + text_of(server.address) + " is not of the VIP's family, which l3-dsr needs";
+  const bool rewritten = config.forwarding == Forwarding::kL3Dsr || config.forwarding == Forwarding::kNat;
+  if (rewritten && !same_family) {
+    return "server.address: " + text_of(server.address) + " is not of the VIP's family, which " +
+           (config.forwarding == Forwarding::kNat ? "nat" : "l3-dsr") + " needs";
   }
   if (server.address.none() || server.address.multicast()) {
     return "server.address: " + text_of(server.address) + " is no address of a server";
@@ -189,9 +191,9 @@ void Vip::apply_members() {
   has_consistent_ = !all.empty();
 }
 
-core::RuleConfig Vip::rule() const { return rule_of(config_); }
+core::RuleConfig Vip::rule_config() const { return rule_of(config_); }
 
-core::BalancerConfig Vip::shape() const {
+core::BalancerConfig Vip::balancer_config() const {
   return {.num_servers = static_cast<int>(config_.servers.size()),
           .num_load_balancers = num_balancers_,
           .flow_table_buckets = static_cast<int>(buckets_of(config_)),
@@ -203,7 +205,7 @@ core::BalancerConfig Vip::shape() const {
 
 void Vip::renew_core() {
   const std::unique_ptr<core::LoadBalancer> before = std::move(core_);
-  core_ = std::make_unique<core::LoadBalancer>(shape(), rule());
+  core_ = std::make_unique<core::LoadBalancer>(balancer_config(), rule_config());
   core_stream_ = core::stream_key(stream_, renewals_++);
   core_->restart(core_stream_);
   log_ = nullptr;
@@ -241,8 +243,21 @@ void Vip::host_policy(const PolicyArtefact& policy) {
   for (const ServerConfig& server : config_.servers) place.servers.push_back(text_of(server.address));
   shared_.resize(config_.servers.size());
   policy_.share(config_.shared_memory, place, static_cast<TimeNs>(config_.max_age_s * core::kNanosPerSecond));
-  if (config_.rule != "policy") return policy_.stop();
+  if (config_.rule != "policy" || config_.follows) return policy_.stop();
   if (policy_.host(policy, place)) log_ = nullptr;  // a tape names one policy
+}
+
+void Vip::follow_action(std::span<const float> action, TimeNs now) {
+  core_->set_action(action.data());
+  core_->apply_action();
+  if (log_ == nullptr) return;
+  log_->on_action(action, now);
+  log_->on_apply(now);
+}
+
+void Vip::follow_weights(std::span<const double> weights, TimeNs now) {
+  core_->set_weights(weights);
+  if (log_ != nullptr) log_->on_weights(weights, now);
 }
 
 }  // namespace steelyard::dataplane

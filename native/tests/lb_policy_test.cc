@@ -54,7 +54,7 @@ TEST(LbPolicy, AHostedOneSetsTheWeightsOfItsAction) {
   ASSERT_TRUE(artefact.policy) << artefact.error;
   Vip vip(vip_config(kServers, "policy"), artefact, 0, 1, 7);
   vip.tick(0);
-  core::LoadBalancer fresh(vip.shape(), vip.rule());
+  core::LoadBalancer fresh(vip.balancer_config(), vip.rule_config());
   fresh.restart(1);
   std::vector<float> seen(core::observation_size(kServers)), action(kServers);
   fresh.observe(0, seen.data());

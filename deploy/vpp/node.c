@@ -1,0 +1,170 @@
+/* The nodes on the unicast arcs: buffers to packets, verdicts to next nodes; nothing is decided here. */
+#include <vnet/feature/feature.h>
+#include <vnet/ip/ip.h>
+#include <vnet/udp/udp_packet.h>
+
+/* It needs what stands before it. */
+#include <vnet/interface_output.h>
+
+#include "deploy/vpp/plugin.h"
+
+enum { STEELYARD_NEXT_DROP, STEELYARD_NEXT_IP4, STEELYARD_NEXT_IP6, STEELYARD_NEXTS };
+
+/* The words of the verdicts, which counters need before the balancer is there; checked against it at start.
+ */
+static char* steelyard_verdict_texts[] = {
+    "forward",  "reply",     "pass",       "truncated", "bad_header",   "bad_checksum",
+    "fragment", "bad_flags", "no_service", "no_server", "no_neighbour", "too_big",
+};
+#define STEELYARD_VERDICTS ARRAY_LEN(steelyard_verdict_texts)
+
+typedef struct {
+  u32 verdict;
+  u32 next;
+} steelyard_trace_t;
+
+static u8* format_steelyard_trace(u8* s, va_list* args) {
+  CLIB_UNUSED(vlib_main_t * vm) = va_arg(*args, vlib_main_t*);
+  CLIB_UNUSED(vlib_node_t * node) = va_arg(*args, vlib_node_t*);
+  steelyard_trace_t* t = va_arg(*args, steelyard_trace_t*);
+  return format(s, "steelyard: %s, next %u", steelyard_vpp_verdict_text(t->verdict), t->next);
+}
+
+/* What a parser of bytes cannot see: checksums left to a device, and packets in several buffers, of which the
+ * first must hold all that is read or rewritten. */
+static_always_inline void steelyard_straighten(vlib_main_t* vm, vlib_buffer_t* b, int is_ip4) {
+  if (b->flags & VNET_BUFFER_F_OFFLOAD) vnet_calc_checksums_inline(vm, b, is_ip4, !is_ip4);
+  if (b->flags & VLIB_BUFFER_NEXT_PRESENT) vlib_buffer_chain_linearize(vm, b);
+}
+
+static_always_inline void steelyard_packet(vlib_main_t* vm, vlib_buffer_t* b, int is_ip4,
+                                           struct steelyard_vpp_packet* packet) {
+  if (PREDICT_FALSE(b->flags & (VNET_BUFFER_F_OFFLOAD | VLIB_BUFFER_NEXT_PRESENT)))
+    steelyard_straighten(vm, b, is_ip4);
+  packet->data = (u8*)vlib_buffer_get_current(b) - STEELYARD_VPP_LINK_BYTES;
+  packet->headroom = (i32)b->current_data + VLIB_BUFFER_PRE_DATA_SIZE - STEELYARD_VPP_LINK_BYTES;
+  packet->size = STEELYARD_VPP_LINK_BYTES + vlib_buffer_length_in_chain(vm, b);
+  if (PREDICT_FALSE((i32)packet->headroom < STEELYARD_VPP_HEADROOM)) packet->size = 0;
+  /* On Ethernet it stands there already; elsewhere the bytes before a packet are nobody's. */
+  *(u16*)(packet->data + 12) = clib_host_to_net_u16(is_ip4 ? 0x0800 : 0x86dd);
+}
+
+/* The buffer becomes the packet that was made of it. */
+static_always_inline void steelyard_take(vlib_main_t* vm, vlib_buffer_t* b,
+                                         const struct steelyard_vpp_packet* packet, u8 verdict) {
+  const i16 before = b->current_data;
+  b->current_data = (i16)(packet->data + STEELYARD_VPP_LINK_BYTES - b->data);
+  if (PREDICT_TRUE(!(b->flags & VLIB_BUFFER_NEXT_PRESENT))) {
+    b->current_length = packet->size - STEELYARD_VPP_LINK_BYTES;
+  } else if (verdict == STEELYARD_VPP_REPLY && packet->headroom != 0 && before != b->current_data) {
+    /* An ICMP error that quotes the first bytes of a long packet. */
+    vlib_buffer_free_one(vm, b->next_buffer);
+    b->flags &= ~(VLIB_BUFFER_NEXT_PRESENT | VLIB_BUFFER_TOTAL_LENGTH_VALID);
+    b->current_length = packet->size - STEELYARD_VPP_LINK_BYTES;
+  } else {
+    b->current_length += before - b->current_data;
+  }
+  /* What begins here has its own TTL, which ip4-rewrite is not to lower. */
+  if (before != b->current_data || verdict == STEELYARD_VPP_REPLY)
+    b->flags |= VNET_BUFFER_F_LOCALLY_ORIGINATED;
+  b->flags &= ~(VNET_BUFFER_F_L2_HDR_OFFSET_VALID | VNET_BUFFER_F_L3_HDR_OFFSET_VALID |
+                VNET_BUFFER_F_L4_HDR_OFFSET_VALID);
+  vnet_buffer(b)->sw_if_index[VLIB_TX] = ~0;
+}
+
+static_always_inline void steelyard_burst(vlib_main_t* vm, vlib_node_runtime_t* node, vlib_buffer_t** b,
+                                          u16* next, u32 count, i64 now, u32* counts, int is_ip4) {
+  struct steelyard_vpp_packet packets[STEELYARD_VPP_BURST];
+  u8 verdicts[STEELYARD_VPP_BURST];
+
+  for (u32 i = 0; i < count; i++) {
+    if (i + 4 < count) {
+      vlib_prefetch_buffer_header(b[i + 4], LOAD);
+      clib_prefetch_load(b[i + 4]->data);
+    }
+    steelyard_packet(vm, b[i], is_ip4, &packets[i]);
+  }
+  steelyard_vpp_process(steelyard_main.host, vm->thread_index, packets, count, now, verdicts);
+  for (u32 i = 0; i < count; i++) {
+    const u8 verdict = verdicts[i];
+    counts[verdict]++;
+    if (PREDICT_TRUE(verdict <= STEELYARD_VPP_REPLY)) {
+      steelyard_take(vm, b[i], &packets[i], verdict);
+      next[i] = packets[i].data[12] == 0x08 ? STEELYARD_NEXT_IP4 : STEELYARD_NEXT_IP6;
+    } else if (verdict == STEELYARD_VPP_PASS) {
+      vnet_feature_next_u16(&next[i], b[i]);
+    } else {
+      b[i]->error = node->errors[verdict];
+      next[i] = STEELYARD_NEXT_DROP;
+    }
+    if (PREDICT_FALSE(b[i]->flags & VLIB_BUFFER_IS_TRACED)) {
+      steelyard_trace_t* t = vlib_add_trace(vm, node, b[i], sizeof(*t));
+      t->verdict = verdict;
+      t->next = next[i];
+    }
+  }
+}
+
+static_always_inline uword steelyard_inline(vlib_main_t* vm, vlib_node_runtime_t* node, vlib_frame_t* frame,
+                                            int is_ip4) {
+  vlib_buffer_t* bufs[VLIB_FRAME_SIZE];
+  u16 nexts[VLIB_FRAME_SIZE];
+  u32 counts[STEELYARD_VERDICTS] = {};
+  u32* from = vlib_frame_vector_args(frame);
+  const u32 count = frame->n_vectors;
+  const i64 now = steelyard_now();
+
+  vlib_get_buffers(vm, from, bufs, count);
+  for (u32 at = 0; at < count; at += STEELYARD_VPP_BURST) {
+    steelyard_burst(vm, node, bufs + at, nexts + at, clib_min(count - at, STEELYARD_VPP_BURST), now, counts,
+                    is_ip4);
+  }
+  vlib_buffer_enqueue_to_next(vm, node, from, nexts, count);
+  for (u32 i = 0; i < STEELYARD_VERDICTS; i++) {
+    /* Drops are counted where they happen. */
+    if (counts[i] != 0 && i < STEELYARD_VPP_DROP)
+      vlib_node_increment_counter(vm, node->node_index, i, counts[i]);
+  }
+  return count;
+}
+
+VLIB_NODE_FN(steelyard4_node)(vlib_main_t* vm, vlib_node_runtime_t* node, vlib_frame_t* frame) {
+  return steelyard_inline(vm, node, frame, 1);
+}
+
+VLIB_NODE_FN(steelyard6_node)(vlib_main_t* vm, vlib_node_runtime_t* node, vlib_frame_t* frame) {
+  return steelyard_inline(vm, node, frame, 0);
+}
+
+#define STEELYARD_NODE(number)                              \
+  VLIB_REGISTER_NODE(steelyard##number##_node) = {          \
+      .name = "steelyard" #number,                          \
+      .vector_size = sizeof(u32),                           \
+      .format_trace = format_steelyard_trace,               \
+      .n_errors = STEELYARD_VERDICTS,                       \
+      .error_strings = steelyard_verdict_texts,             \
+      .n_next_nodes = STEELYARD_NEXTS,                      \
+      .next_nodes = {[STEELYARD_NEXT_DROP] = "error-drop",  \
+                     [STEELYARD_NEXT_IP4] = "ip4-lookup",   \
+                     [STEELYARD_NEXT_IP6] = "ip6-lookup"},  \
+  };                                                        \
+  VNET_FEATURE_INIT(steelyard##number, static) = {          \
+      .arc_name = "ip" #number "-unicast",                  \
+      .node_name = "steelyard" #number,                     \
+      .runs_before = VNET_FEATURES("ip" #number "-lookup"), \
+  }
+
+STEELYARD_NODE(4);
+STEELYARD_NODE(6);
+
+static clib_error_t* steelyard_check_verdicts(vlib_main_t* vm) {
+  if (steelyard_vpp_verdicts() != STEELYARD_VERDICTS)
+    return clib_error_return(0, "steelyard: other verdicts");
+  for (u32 i = 0; i < STEELYARD_VERDICTS; i++) {
+    if (strcmp(steelyard_verdict_texts[i], steelyard_vpp_verdict_text(i)) != 0) {
+      return clib_error_return(0, "steelyard: verdict %u has another name", i);
+    }
+  }
+  return 0;
+}
+VLIB_INIT_FUNCTION(steelyard_check_verdicts);

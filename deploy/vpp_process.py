@@ -1,0 +1,135 @@
+"""A VPP with our plugin as a child process: started in a folder of its own, spoken to by its binary API.
+
+VPP is no dependency of this project: `why_not` says what is missing. $STEELYARD_VPP_PREFIX names one that is
+not in /usr.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGINS = ("steelyard", "lb", "af_packet")
+
+STARTUP = """
+unix {{ nodaemon cli-listen {run}/cli.sock runtime-dir {run} coredump-size 0 poll-sleep-usec {sleep_us} }}
+api-segment {{ prefix {prefix} }}
+socksvr {{ socket-name {run}/api.sock }}
+statseg {{ socket-name {run}/stats.sock size 8m page-size default }}
+memory {{ main-heap-size 256m main-heap-page-size default }}
+buffers {{ buffers-per-numa 16384 page-size default }}
+cpu {{ {cpu} }}
+plugins {{ path {plugins} plugin default {{ disable }} {enabled} }}
+logging {{ default-log-level info default-syslog-log-level disabled }}
+"""
+
+
+def prefix() -> Path | None:
+    """Where VPP is installed; None: nowhere."""
+    named = os.environ.get("STEELYARD_VPP_PREFIX")
+    if named:
+        return Path(named) if (Path(named) / "bin/vpp").exists() else None
+    found = shutil.which("vpp")
+    return Path(found).resolve().parent.parent if found else None
+
+
+def plugin() -> Path | None:
+    """The newest build of the plugin; None: there is none."""
+    found = sorted(
+        ROOT.glob("build/cmake-*/deploy/vpp/vpp_plugins/steelyard_plugin.so"),
+        key=lambda path: path.stat().st_mtime,
+    )
+    return found[-1] if found else None
+
+
+def why_not() -> str:
+    """Why no test with VPP can run here; empty: it can."""
+    if prefix() is None:
+        return "VPP is not installed: no `vpp` in PATH, nor below $STEELYARD_VPP_PREFIX (docs/vpp.md)"
+    if plugin() is None:
+        return "the plugin is not built: make vpp-plugin"
+    if importlib.util.find_spec("vpp_papi") is None:
+        return "vpp_papi is not installed: pip install vpp-papi"
+    return ""
+
+
+class Vpp:
+    """A running VPP; a context manager. `enter`: the command that starts it elsewhere, as in a namespace."""
+
+    def __init__(self, folder: Path, workers: int = 0, enter: Iterable[str] = (), sleep_us: int = 0) -> None:
+        self.run = folder / "vpp"
+        self.run.mkdir()
+        self.enter = list(enter)
+        self.home = prefix() or Path("/usr")
+        libraries = sorted(self.home.glob("lib/*/vpp_plugins")) + sorted(self.home.glob("lib/vpp_plugins"))
+        built = plugin()
+        assert built is not None
+        (self.run / "startup.conf").write_text(
+            STARTUP.format(
+                run=self.run,
+                prefix=f"sly{os.getpid()}",
+                cpu=f"workers {workers}" if workers else "",
+                sleep_us=sleep_us,
+                plugins=":".join(map(str, [built.parent, *libraries])),
+                enabled=" ".join(f"plugin {name}_plugin.so {{ enable }}" for name in PLUGINS),
+            )
+        )
+
+    def __enter__(self) -> Vpp:
+        log = (self.run / "log").open("w")
+        command = [*self.enter, str(self.home / "bin/vpp"), "-c", str(self.run / "startup.conf")]
+        self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            self.api = self._connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(self, "api"):
+            self.api.disconnect()
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _connect(self) -> Any:
+        ours = Path(str(plugin())).parent.parent / "steelyard.api.json"
+        files = [*map(str, (self.home / "share/vpp/api").rglob("*.api.json")), str(ours)]
+        client = importlib.import_module("vpp_papi").VPPApiClient(
+            apifiles=files, server_address=str(self.run / "api.sock")
+        )
+        for _ in range(600):
+            assert self.process.poll() is None, (self.run / "log").read_text()[-2000:]
+            if (self.run / "api.sock").exists():
+                client.connect("steelyard")
+                return client
+            time.sleep(0.05)
+        raise AssertionError("VPP does not open its API socket:\n" + (self.run / "log").read_text()[-2000:])
+
+    def cli(self, *lines: str) -> str:
+        """Run lines of VPP's command line; their output."""
+        output = ""
+        for line in lines:
+            reply = self.api.api.cli_inband(cmd=line)
+            assert reply.retval == 0, f"{line}: {reply.reply}"
+            output += reply.reply
+        return output
+
+    def stats(self) -> dict[str, float]:
+        """Our numbers in the stats segment."""
+        segment = importlib.import_module("vpp_papi.vpp_stats").VPPStats(str(self.run / "stats.sock"))
+        found = segment.dump(segment.ls(["^/steelyard/"]))
+        segment.disconnect()
+        return {name.removeprefix("/steelyard/"): value for name, value in found.items()}
