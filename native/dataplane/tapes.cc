@@ -17,9 +17,16 @@ bool is_log(const Forwarder& forwarder, const tape::Recorder& recorder) {
   return std::any_of(forwarder.vips().begin(), forwarder.vips().end(), logs);
 }
 
+bool has_vip(const Forwarder& forwarder, const std::string& name) {
+  const auto named = [&](const std::unique_ptr<Vip>& vip) { return vip->config().name == name; };
+  return std::any_of(forwarder.vips().begin(), forwarder.vips().end(), named);
+}
+
 }  // namespace
 
 void Tapes::start(Forwarder* forwarder, TimeNs now) {
+  // A VIP of the name of one that has gone is another one.
+  kept_.remove_if([](const Kept& kept) { return kept.told && kept.gone; });
   for (const std::unique_ptr<Vip>& vip : forwarder->vips()) {
     const VipConfig& config = vip->config();
     const auto same = [&](const Kept& kept) { return kept.vip == config.name && kept.path == config.tape; };
@@ -35,6 +42,7 @@ void Tapes::start(Forwarder* forwarder, TimeNs now) {
 std::vector<Tapes::Ended> Tapes::ended(Forwarder* forwarder) {
   std::vector<Ended> all;
   for (Kept& kept : kept_) {
+    kept.gone = kept.gone || !has_vip(*forwarder, kept.vip);
     if (kept.told) continue;
     const bool fails = !kept.recorder.recording();
     if (fails) {

@@ -1,7 +1,7 @@
 // Tapes of VIPs: all that their decisions follow from, recorded while they run (native/tape).
 #pragma once
 
-#include <deque>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -32,9 +32,10 @@ class Tapes {
     tape::Recorder recorder;
     std::string refused;  // why it never started
     bool told = false;    // that it has ended
+    bool gone = false;    // so is its VIP
   };
   Ended close(Kept* kept, const char* why);
-  std::deque<Kept> kept_;  // a VIP's log is one of them: none moves
+  std::list<Kept> kept_;  // a VIP's log is one of them: none moves
 };
 
 }  // namespace steelyard::dataplane

@@ -140,6 +140,26 @@ TEST_F(LbTape, EndsWhereTheRuleOrTheServersChange) {
   EXPECT_TRUE(tapes.finish(&balancer).empty());
 }
 
+TEST_F(LbTape, OfAVipThatCameBackStartsAnew) {
+  Forwarder balancer = forwarder(vip_config(3));
+  Tapes tapes;
+  tapes.start(&balancer, 1);
+  const Config with = balancer.config();
+  Config without = with;
+  without.vips[0] = vip_config(3, "lsq", "10.0.0.2");
+  const PolicyArtefact none;
+  balancer.reconfigure(without, {&none, 1}, 1);
+  tapes.start(&balancer, 1);
+  EXPECT_EQ(tapes.ended(&balancer).size(), 1u);
+  balancer.reconfigure(with, {&none, 1}, 2);
+  tapes.start(&balancer, 2);
+  live(balancer, 0, 1000);
+  const std::vector<Tapes::Ended> ended = tapes.finish(&balancer);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_GT(ended[0].decisions, 100u);
+  EXPECT_EQ(replayed().digest, ended[0].digest);
+}
+
 TEST(LbTapes, AFullDiskEndsTheTapeAlone) {
   VipConfig config = vip_config(3);
   config.tape = "/dev/full";
