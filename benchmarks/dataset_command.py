@@ -64,7 +64,7 @@ class Record:
         with self._player(scenario) as play:
             data = dataset.record(listed, play, tell)
         facts = {
-            **results.provenance(results.command_line("dataset record", self)),
+            **results.provenance(_command_line("record", self)),
             "scenario": scenario.to_dict(),
             "where": "live" if self.live else "simulated",
         }
@@ -121,7 +121,7 @@ class Score:
         if directory is not None:
             results.make_directory("--out", directory)
             facts_of = {"dataset": facts, "test": test_facts, "wall_s": round(time.monotonic() - began, 1)}
-            origin = results.provenance(results.command_line("dataset score", self)) | facts_of
+            origin = results.provenance(_command_line("score", self)) | facts_of
             results.write_json("--out", directory / "scores.json", scores | {"origin": origin})
             results.write_file("--out", directory / "table.md", text.encode())
         if not self.quiet:
@@ -141,6 +141,11 @@ class Dataset:
     def run(self) -> int:
         """Do it; the exit status."""
         return self.action.run()
+
+
+def _command_line(action: str, options: Record | Score) -> str:
+    text = results.command_line("dataset", options).replace(" --file ", " ", 1)
+    return text.replace("steelyard dataset ", f"steelyard dataset {action} ", 1)
 
 
 def _progress(done: int, total: int, what: str) -> None:

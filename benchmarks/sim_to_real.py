@@ -1,7 +1,8 @@
 """Sim to real: the same policies on the same flows, simulated and on a testbed of real Apache servers.
 
-The simulator is told what the testbed measured: the mean CPU time that servers spent on a request. Under a
-seed both play the same arrivals, and demands that differ by one factor.
+The simulator is told what the testbed measured: the mean CPU time that servers spent on a request, of each
+episode its own, since a machine's speed drifts. Under a seed both play the same arrivals, and demands that
+differ by one factor.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +65,7 @@ class SimToReal:
         tell = live.silent if self.quiet else _progress
         rows = live.run_live([scenario], contenders, seeds, options, tell)
         twin = configured(scenario, rows)
-        simulated = simulate(twin, contenders, seeds)
+        simulated = simulate(scenario, contenders, rows)
         summary = compare(rows, simulated) | {"load_average_before": load, "processors": os.cpu_count()}
         members = {member.name: member.source for each in contenders for member in each.members}
         manifest = results.manifest(
@@ -99,12 +100,20 @@ def configured(scenario: Scenario, rows: Sequence[Row]) -> Scenario:
     return type(scenario).from_dict(tree)
 
 
-def simulate(scenario: Scenario, contenders: Sequence[Any], seeds: range) -> list[Row]:
-    """The same contenders and seeds in the simulator."""
+def simulate(scenario: Scenario, contenders: Sequence[Any], live: Sequence[Row]) -> list[Row]:
+    """The same episodes in the simulator, each with the demand that was measured in it."""
     from steelyard.trainers import evaluation
 
-    study = evaluation.Study([scenario], contenders, seeds)
-    return evaluation.run_cells(study, evaluation.prepare(study))
+    rows: list[Row] = []
+    for row in live:
+        (contender,) = (each for each in contenders if each.label == row["contender"])
+        alone = [replace(contender, members=contender.members[row["run"] : row["run"] + 1])]
+        twin = configured(scenario, [row])
+        study = evaluation.Study([twin], alone, range(row["seed"], row["seed"] + 1))
+        rows += [
+            {**each, "run": row["run"]} for each in evaluation.run_cells(study, evaluation.prepare(study))
+        ]
+    return rows
 
 
 def compare(live: Sequence[Row], simulated: Sequence[Row]) -> dict[str, Any]:
@@ -169,7 +178,8 @@ def write(
     notes = (
         "# Sim to real\n\n"
         f"Sojourn [ms], means over {summary['episodes']} episodes for each policy; live on Apache servers, "
-        f"simulated with the mean CPU time measured there ({1e3 * summary['service_mean_s']:.2f} ms). "
+        f"simulated with the mean CPU time measured in each episode "
+        f"({1e3 * summary['service_mean_s']:.2f} ms over all). "
         f"{summary['failed']} requests failed live; the client was late by at most "
         f"{1e3 * summary['lag_p99_s']:.1f} ms (p99 of the worst episode). Load average beforehand: "
         f"{summary['load_average_before']:.1f} on {summary['processors']} processors; beyond what is there, "

@@ -89,7 +89,7 @@ def test_the_command_writes_a_file_that_names_it(tmp_path: Path) -> None:
     data, facts = dataset.read(out)
     assert len(data["step"]) == 4 * 2 * 4
     assert facts["where"] == "simulated"
-    assert "dataset record" in facts["command"]
+    assert facts["command"].startswith(f"steelyard dataset record --out {out} ")
     assert facts["scenario"]["episode"]["horizon_s"] == 1
 
 

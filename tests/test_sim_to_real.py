@@ -2,11 +2,15 @@
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from steelyard import native
+from steelyard.agents import rules
 from steelyard.benchmarks import sim_to_real
+from steelyard.deploy.testbed import live
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 
@@ -34,6 +38,44 @@ def test_simulator_is_told_the_measured_mean() -> None:
     uniform = scenario.with_overrides(['workload.stages.0.demand={kind="uniform",low_s=0,high_s=1}'])
     with pytest.raises(UserError, match=r"workload\.stages\.0\.demand\.kind"):
         sim_to_real.configured(uniform, rows)
+
+
+def test_policies_take_turns_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that slows down meanwhile does so for all policies; rows are in the order of policies."""
+    asked: list[tuple[str, int]] = []
+
+    def episode(place: object, scenario: Scenario, source: str, seed: int, dataplane: str) -> dict[str, int]:
+        asked.append((source, seed))
+        return {}
+
+    monkeypatch.setattr(live.balancers, "check", lambda *given: None)
+    monkeypatch.setattr(live, "_up", lambda scenario, options: nullcontext())
+    monkeypatch.setattr(live, "run_episode", episode)
+    rows = live.run_live([Scenario.load("testbed-2x4")], live.parse(["sed", "lsq"]), range(2, 4))
+    assert asked == [("sed", 2), ("lsq", 2), ("sed", 3), ("lsq", 3)]
+    assert [(each["policy"], each["seed"]) for each in rows] == [
+        ("sed", 2),
+        ("sed", 3),
+        ("lsq", 2),
+        ("lsq", 3),
+    ]
+
+
+def test_every_episode_is_simulated_with_its_own_demand() -> None:
+    scenario = Scenario.load("testbed-2x4", ["episode.horizon_s=4", "episode.warmup_s=0"])
+    measured = {("lsq", 0): 0.004, ("lsq", 1): 0.012, ("sed", 0): 0.012, ("sed", 1): 0.004}
+    rows = [
+        row(name, 1.0, service_mean_s=mean_s, run=0, seed=seed) for (name, seed), mean_s in measured.items()
+    ]
+    found = sim_to_real.simulate(scenario, rules.parse_policies(["lsq", "sed"]), rows)
+    assert [(each["contender"], each["run"], each["seed"]) for each in found] == [
+        (name, 0, seed) for name, seed in measured
+    ]
+    for each in found:
+        mean_s = measured[each["contender"], each["seed"]]
+        twin = scenario.with_overrides([f"workload.stages.0.demand.mean_s={mean_s}"])
+        (alone,) = native.simulate(twin.to_native(), twin.to_rule(each["contender"]), [each["seed"]])
+        assert each["sojourn_mean_s"] == pytest.approx(alone["sojourn_mean_s"])
 
 
 def test_gaps_and_files(tmp_path: Path) -> None:

@@ -58,21 +58,22 @@ def run_live(
         site.check_scenario(scenario)
         for member in (member for contender in contenders for member in contender.members):
             balancers.check(scenario, member.source, options.dataplane)
+    who = [(contender, run) for contender in contenders for run in range(len(contender.members))]
+    total = len(scenarios) * len(who) * len(seeds)
     rows: list[dict[str, Any]] = []
-    total = len(scenarios) * sum(len(contender.members) for contender in contenders) * len(seeds)
     for scenario in scenarios:
+        played: dict[tuple[int, int], dict[str, Any]] = {}
         with _up(scenario, options) as place:
-            for contender in contenders:
-                for run, member in enumerate(contender.members):
-                    for seed in seeds:
-                        on_progress(len(rows), total, f"{scenario.name} {member.name}, seed {seed}")
-                        fixed = {
-                            "scenario": scenario.name,
-                            "policy": member.name,
-                            "contender": contender.label,
-                        }
-                        metrics = run_episode(place, scenario, member.source, seed, options.dataplane)
-                        rows.append({**fixed, "run": run, "seed": seed, **metrics, "convention": CONVENTION})
+            # All policies play a seed one after another, so that a machine that slows down does so for all.
+            for seed in seeds:
+                for index, (contender, run) in enumerate(who):
+                    member = contender.members[run]
+                    on_progress(len(rows) + len(played), total, f"{scenario.name} {member.name}, seed {seed}")
+                    metrics = run_episode(place, scenario, member.source, seed, options.dataplane)
+                    fixed = {"scenario": scenario.name, "policy": member.name, "contender": contender.label}
+                    own = {**fixed, "run": run, "seed": seed, **metrics, "convention": CONVENTION}
+                    played[index, seed] = own
+        rows += [played[key] for key in sorted(played)]
     on_progress(total, total, "")
     return rows
 
