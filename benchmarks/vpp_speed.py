@@ -1,0 +1,120 @@
+"""What the plugin costs per packet, beside VPP's own load balancer in the same run; needs VPP (docs/vpp.md).
+
+Both put the same packets into GRE over IPv4; the packet generator sends them, `show runtime` counts clocks.
+Rounds take turns, so that a noisy machine disturbs both; of each the least is told, and all are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from steelyard.deploy.vpp_process import Vpp, why_not
+
+SERVERS = 64
+FLOWS = 8192
+ROUNDS = 15
+PACKETS = 100_000
+LB_MAC, PEER_MAC = "020000000001", "020000000002"
+OURS, STOCK = "10.0.1.1", "10.0.2.1"
+
+
+def segment(client: int, port: int, vip: str, flags: int) -> bytes:
+    """A TCP segment without payload, in Ethernet."""
+    address = bytes(map(int, vip.split(".")))
+    ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 40, 0, 0x4000, 64, 6, 0, struct.pack(">I", client), address)
+    total = sum(struct.unpack(">10H", ip))
+    total = (total & 0xFFFF) + (total >> 16)
+    ip = ip[:10] + struct.pack(">H", ~(total + (total >> 16)) & 0xFFFF) + ip[12:]
+    tcp = struct.pack(">HHIIBBHHH", port, 80, 1, 1, 0x50, flags, 8192, 0, 0)
+    return bytes.fromhex(LB_MAC + PEER_MAC) + b"\x08\x00" + ip + tcp + bytes(6)
+
+
+def write_pcap(path: Path, frames: list[bytes]) -> None:
+    """Frames in the classic format of libpcap."""
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for frame in frames:
+            file.write(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame)
+
+
+def prepare(vpp: Vpp) -> None:
+    """An interface, 64 servers behind each balancer."""
+    servers = [f"10.0.3.{index + 1}" for index in range(SERVERS)]
+    vpp.cli(
+        "create packet-generator interface pg0",
+        f"set interface mac address pg0 {':'.join(re.findall('..', LB_MAC))}",
+        "set interface state pg0 up",
+        "set interface ip address pg0 10.0.0.9/24",
+        f"set ip neighbor pg0 10.0.0.2 {':'.join(re.findall('..', PEER_MAC))}",
+        "ip route add 10.0.3.0/24 via 10.0.0.2 pg0",
+        "steelyard interface pg0",
+        "steelyard source 10.0.0.9",
+        f"steelyard vip add ours address {OURS} port 80 rule sed connections 262144",
+        *(f"steelyard server add ours {server}" for server in servers),
+        "lb conf ip4-src-address 10.0.0.9 buckets 65536",
+        f"lb vip {STOCK}/32 protocol tcp port 80 encap gre4 new_len 4096",
+        f"lb as {STOCK}/32 protocol tcp port 80 {' '.join(servers)}",
+    )
+    time.sleep(0.5)
+
+
+def clocks(vpp: Vpp, frames: list[bytes], packets: int, node: str) -> float:
+    """Clocks per packet that a node took to forward as many packets."""
+    path = vpp.run / "speed.pcap"
+    write_pcap(path, frames)
+    vpp.cli(
+        f"packet-generator new pcap {path} source pg0 name speed limit {packets}",
+        "clear runtime",
+        "packet-generator enable-stream speed",
+    )
+    while not re.search(r"speed\s+No", vpp.cli("show packet-generator")):
+        time.sleep(0.05)
+    time.sleep(0.05)
+    vpp.cli("packet-generator delete speed")
+    found = re.search(rf"^{node}\s+\S+\s+\d+\s+(\d+)\s+\d+\s+(\S+)\s", vpp.cli("show runtime"), re.MULTILINE)
+    assert found is not None, f"{node} saw no packet"
+    assert int(found[1]) >= packets, f"{node} saw {found[1]} of {packets} packets"
+    return float(found[2])
+
+
+def measure(vpp: Vpp) -> dict[str, list[float]]:
+    """Rounds of new flows and of packets of established ones, both balancers in turn."""
+    times: dict[str, list[float]] = {}
+    for turn in range(ROUNDS):
+        for name, vip, node in (("steelyard", OURS, "steelyard4"), ("stock", STOCK, "lb4-gre4-port")):
+            client = 0xC0000200 + turn
+            flows = range(1024, 1024 + FLOWS)
+            opening = [segment(client, port, vip, 0x02) for port in flows]
+            data = [segment(client, port, vip, 0x10) for port in flows]
+            times.setdefault(f"{name}_new", []).append(clocks(vpp, opening, FLOWS, node))
+            times.setdefault(f"{name}_established", []).append(clocks(vpp, data, PACKETS, node))
+    return times
+
+
+def main() -> None:
+    """Print the table; `python -m steelyard.benchmarks.vpp_speed [WORKERS] [FILE]` also writes all rounds."""
+    if why_not():
+        sys.exit(why_not())
+    workers = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    with tempfile.TemporaryDirectory() as folder, Vpp(Path(folder), workers) as vpp:
+        prepare(vpp)
+        times = measure(vpp)
+        cpu = vpp.cli("show cpu")
+    ghz = float(found[1]) if (found := re.search(r"Base frequency: +([\d.]+)", cpu)) else 0.0
+    least = {name: min(rounds) for name, rounds in times.items()}
+    for kind in ("established", "new"):
+        ours, stock = least[f"steelyard_{kind}"], least[f"stock_{kind}"]
+        print(f"{kind:12} steelyard {ours:8.1f} clocks, stock lb {stock:8.1f}, ratio {ours / stock:.2f}")
+    if len(sys.argv) > 2:
+        result = {"servers": SERVERS, "workers": workers, "ghz": ghz, "least": least, "rounds": times}
+        Path(sys.argv[2]).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
