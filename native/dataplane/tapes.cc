@@ -6,7 +6,8 @@ namespace steelyard::dataplane {
 namespace {
 
 tape::TapeHeader header_of(const Vip& vip, int balancer) {
-  tape::TapeHeader header = tape::header_of(vip.balancer_config(), vip.rule_config(), static_cast<uint32_t>(balancer));
+  tape::TapeHeader header =
+      tape::header_of(vip.balancer_config(), vip.rule_config(), static_cast<uint32_t>(balancer));
   header.hosted = vip.policy().hosts();
   header.policy_digest = vip.policy().digest();
   return header;
