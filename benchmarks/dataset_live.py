@@ -16,6 +16,8 @@ from steelyard.deploy.testbed import balancers, capacity, measure, play, site
 from steelyard.envs.errors import LiveError
 from steelyard.envs.scenario import Scenario
 
+_PATIENCE_S = 5.0
+
 
 @contextmanager
 def playing(
@@ -35,6 +37,7 @@ def _play(place: site.Site, plan: dataset.Plan, policy: str) -> dataset.Recorded
     with balancers.forwarding(place, plan.scenario, policy, balancers.LB, plan.seed, publish=True) as active:
         watcher = _Watcher(place, plan.scenario, active)
         played = play.play(place, plan.scenario, plan.seed, watcher.look)
+        watcher.finish()
     return watcher.recorded(played.episode)
 
 
@@ -67,6 +70,13 @@ class _Watcher:
         groups, name = capacity.find_groups(), self.place.network.prefix
         now_s = (time.monotonic_ns() - self.start_ns) * 1e-9
         self.used.append((now_s, [capacity.used_s(groups, name, j) for j in range(self._servers)]))
+
+    def finish(self) -> None:
+        """Take the looks that were not due yet when the client had its last reply."""
+        end_s = time.monotonic() + self._step_s * (self._steps + 1) + _PATIENCE_S
+        while len(self.snapshots) <= self._steps and time.monotonic() < end_s:
+            self.look((time.monotonic_ns() - self.start_ns) * 1e-9)
+            time.sleep(0.005)
 
     def recorded(self, found: measure.Episode) -> dataset.Recorded:
         """All steps, with the truth from the client's and the servers' records."""

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lb_cases as cases
+import lb_frames as lb
 import pytest
-from lb_cases import Case
+from lb_frames import Case
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
@@ -42,17 +43,17 @@ def hop(packet: Packet) -> Packet:
 
 
 def l3_dsr(packet: Packet, server: int) -> Packet:
-    return hop(cases.l3_dsr(packet, server))
+    return hop(lb.l3_dsr(packet, server))
 
 
 def nat(packet: Packet, server: int) -> Packet:
     """The server's address and port."""
     out = Ether(bytes(packet))
-    out.src, out.dst = cases.LB_MAC, cases.SERVER_MACS[server]
+    out.src, out.dst = lb.LB_MAC, lb.SERVER_MACS[server]
     if IPv6 in out:
-        out[IPv6].dst = cases.SERVERS6[server]
+        out[IPv6].dst = lb.SERVERS6[server]
     else:
-        out[IP].dst = cases.SERVERS4[server]
+        out[IP].dst = lb.SERVERS4[server]
     for layer in (TCP, UDP):
         if layer in out:
             out[layer].dport = TARGET_PORT
@@ -60,7 +61,7 @@ def nat(packet: Packet, server: int) -> Packet:
     return hop(out)
 
 
-FORWARDINGS = {"l3-dsr": l3_dsr, "gre": cases.gre, "nat": nat}
+FORWARDINGS = {"l3-dsr": l3_dsr, "gre": lb.gre4, "nat": nat}
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +69,22 @@ def vpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vpp]:
     with Vpp(tmp_path_factory.mktemp("vpp")) as running:
         running.cli(
             f"create packet-generator interface {PG}",
-            f"set interface mac address {PG} {cases.LB_MAC}",
+            f"set interface mac address {PG} {lb.LB_MAC}",
             f"set interface state {PG} up",
-            f"set interface ip address {PG} {cases.LB4}/24",
-            f"set interface ip address {PG} {cases.LB6}/64",
-            f"set ip neighbor {PG} 10.0.0.2 {cases.CLIENT_MAC}",
-            f"set ip neighbor {PG} fd00::2 {cases.CLIENT_MAC}",
+            f"set interface ip address {PG} {lb.LB4}/24",
+            f"set interface ip address {PG} {lb.LB6}/64",
+            f"set ip neighbor {PG} 10.0.0.2 {lb.CLIENT_MAC}",
+            f"set ip neighbor {PG} fd00::2 {lb.CLIENT_MAC}",
             f"ip route add 192.0.2.0/24 via 10.0.0.2 {PG}",
             f"ip route add 198.51.100.0/24 via 10.0.0.2 {PG}",
             f"ip route add 2001:db8::/32 via fd00::2 {PG}",
             f"steelyard interface {PG}",
-            f"steelyard source {cases.LB4}",
-            f"steelyard source {cases.LB6}",
+            f"steelyard source {lb.LB4}",
+            f"steelyard source {lb.LB6}",
         )
-        for index, mac in enumerate(cases.SERVER_MACS):
-            running.cli(f"set ip neighbor {PG} {cases.SERVERS4[index]} {mac}")
-            running.cli(f"set ip neighbor {PG} {cases.SERVERS6[index]} {mac}")
+        for index, mac in enumerate(lb.SERVER_MACS):
+            running.cli(f"set ip neighbor {PG} {lb.SERVERS4[index]} {mac}")
+            running.cli(f"set ip neighbor {PG} {lb.SERVERS6[index]} {mac}")
         yield running
 
 
@@ -92,16 +93,16 @@ def serve(vpp: Vpp, forwarding: str, rule: str = "lsq", only4: bool = False) -> 
     for vip in vpp.api.api.steelyard_vip_dump():
         vpp.cli(f"steelyard vip del {vip.name}")
     for protocol, port in (("tcp", 80), ("udp", 53)):
-        for family, address in (("4", cases.VIP4), ("6", cases.VIP6)):
+        for family, address in (("4", lb.VIP4), ("6", lb.VIP6)):
             if only4 and family == "6":
                 continue
             name = f"{protocol}{family}"
             target = f" target-port {TARGET_PORT}" if forwarding == "nat" else ""
             vpp.cli(
                 f"steelyard vip add {name} address {address} port {port} protocol {protocol}"
-                f" forwarding {forwarding} dscp {cases.DSCP} rule {rule}{target}"
+                f" forwarding {forwarding} dscp {lb.DSCP} rule {rule}{target}"
             )
-            servers = cases.SERVERS6 if family == "6" and forwarding != "gre" else cases.SERVERS4
+            servers = lb.SERVERS6 if family == "6" and forwarding != "gre" else lb.SERVERS4
             for server in servers:
                 vpp.cli(f"steelyard server add {name} {server}")
 
@@ -126,7 +127,7 @@ def check(vpp: Vpp, case: Case, forwarding: str, servers: dict[str, int]) -> Non
     assert len(frames) == 1, f"{case.description}: {len(frames)} frames\n{trace}"
     if case.verdict == "forward":
         mac = ":".join(f"{byte:02x}" for byte in frames[0][:6])
-        servers[case.description] = server = cases.SERVER_MACS.index(mac)
+        servers[case.description] = server = lb.SERVER_MACS.index(mac)
         if case.same_server_as is not None:
             assert server == servers[case.same_server_as], case.description
     expected = case.expected if case.verdict == "reply" else FORWARDINGS[forwarding]
@@ -161,36 +162,36 @@ def test_what_a_tunnel_has_no_room_for(vpp: Vpp) -> None:
 def test_tunnels_over_ipv6(vpp: Vpp) -> None:
     serve(vpp, "gre")
     for name in ("tcp4", "tcp6"):
-        for server in cases.SERVERS4:
+        for server in lb.SERVERS4:
             vpp.cli(f"steelyard server del {name} {server}")
-        for server in cases.SERVERS6:
+        for server in lb.SERVERS6:
             vpp.cli(f"steelyard server add {name} {server}")
     for v6 in (False, True):
-        packet = cases.tcp(v6=v6)
+        packet = lb.tcp(v6=v6)
         _, out = pass_frames(vpp, PG, [bytes(packet)])
         frames = [Ether(frame) for frame in out if is_ours(frame)]
         assert len(frames) == 1
         outer = frames[0][IPv6]
-        assert (outer.src, outer.nh, outer.hlim) == (cases.LB6, 47, 64)
-        assert outer.dst in cases.SERVERS6
+        assert (outer.src, outer.nh, outer.hlim) == (lb.LB6, 47, 64)
+        assert outer.dst in lb.SERVERS6
         assert bytes(outer.payload)[4:] == bytes(packet)[14:]
 
 
 def test_answers_through_nat(vpp: Vpp) -> None:
     serve(vpp, "nat")
-    pass_frames(vpp, PG, [bytes(cases.tcp())])
-    answer = IP(src=cases.SERVERS4[0], dst=cases.CLIENT4) / TCP(sport=TARGET_PORT, dport=4000, flags="SA")
-    frame = Ether(src=cases.SERVER_MACS[0], dst=cases.LB_MAC) / answer
+    pass_frames(vpp, PG, [bytes(lb.tcp())])
+    answer = IP(src=lb.SERVERS4[0], dst=lb.CLIENT4) / TCP(sport=TARGET_PORT, dport=4000, flags="SA")
+    frame = Ether(src=lb.SERVER_MACS[0], dst=lb.LB_MAC) / answer
     _, out = pass_frames(vpp, PG, [bytes(frame)])
-    wanted = Ether(src=cases.LB_MAC, dst=cases.CLIENT_MAC) / IP(bytes(answer))
-    wanted[IP].src, wanted[TCP].sport = cases.VIP4, 80
+    wanted = Ether(src=lb.LB_MAC, dst=lb.CLIENT_MAC) / IP(bytes(answer))
+    wanted[IP].src, wanted[TCP].sport = lb.VIP4, 80
     del wanted[TCP].chksum
     assert [bytes(hop(wanted)).hex()] == [found.hex() for found in out if is_ours(found)]
 
 
 def syns(count: int) -> list[bytes]:
     """First segments of as many flows."""
-    return [bytes(cases.tcp(port=port)) for port in range(1, count + 1)]
+    return [bytes(lb.tcp(port=port)) for port in range(1, count + 1)]
 
 
 def test_rules_change_and_servers_drain_while_it_runs(vpp: Vpp) -> None:
@@ -198,15 +199,15 @@ def test_rules_change_and_servers_drain_while_it_runs(vpp: Vpp) -> None:
     pass_frames(vpp, PG, syns(100))
     time.sleep(0.6)
     opened = {str(server.address): server.opened for server in dump_servers(vpp, "tcp4")}
-    assert opened == dict.fromkeys(cases.SERVERS4, 50)
-    vpp.cli("steelyard vip set tcp4 rule wcmp", f"steelyard server set tcp4 {cases.SERVERS4[1]} drain on")
-    new = [bytes(cases.tcp(port=port)) for port in range(1001, 1051)]
+    assert opened == dict.fromkeys(lb.SERVERS4, 50)
+    vpp.cli("steelyard vip set tcp4 rule wcmp", f"steelyard server set tcp4 {lb.SERVERS4[1]} drain on")
+    new = [bytes(lb.tcp(port=port)) for port in range(1001, 1051)]
     _, out = pass_frames(vpp, PG, new)
-    assert {Ether(frame)[IP].dst for frame in out if is_ours(frame)} == {cases.SERVERS4[0]}
-    old = [bytes(cases.tcp("A", port=port)) for port in range(1, 101)]
+    assert {Ether(frame)[IP].dst for frame in out if is_ours(frame)} == {lb.SERVERS4[0]}
+    old = [bytes(lb.tcp("A", port=port)) for port in range(1, 101)]
     _, out = pass_frames(vpp, PG, old)
     kept = [Ether(frame)[IP].dst for frame in out if is_ours(frame)]
-    assert sorted(kept) == sorted(cases.SERVERS4 * 50)
+    assert sorted(kept) == sorted(lb.SERVERS4 * 50)
 
 
 def dump_servers(vpp: Vpp, vip: str) -> list[object]:
@@ -265,8 +266,8 @@ def test_stats_segment(vpp: Vpp) -> None:
     pass_frames(vpp, PG, syns(20))
     time.sleep(2.5)
     stats = vpp.stats()
-    assert sum(stats[f"tcp4/{server}/flows_on"] for server in cases.SERVERS4) == 20
-    assert sum(stats[f"tcp4/{server}/packets"] for server in cases.SERVERS4) == 20
+    assert sum(stats[f"tcp4/{server}/flows_on"] for server in lb.SERVERS4) == 20
+    assert sum(stats[f"tcp4/{server}/packets"] for server in lb.SERVERS4) == 20
     vpp.cli("steelyard vip del tcp4")
     time.sleep(2.5)
     assert not [name for name in vpp.stats() if name.startswith("tcp4/")]
@@ -278,9 +279,9 @@ def test_tape_has_the_digest_of_every_host(vpp: Vpp, tmp_path: Path) -> None:
     tape = tmp_path / "vpp.tape"
     vpp.cli(f"steelyard tape tcp4 {tape}")
     for first in range(1, 801, 200):
-        pass_frames(vpp, PG, [bytes(cases.tcp(port=port)) for port in range(first, first + 200)])
-        pass_frames(vpp, PG, [bytes(cases.tcp("A", port=port)) for port in range(first, first + 200)])
-        pass_frames(vpp, PG, [bytes(cases.tcp("FA", port=port)) for port in range(first, first + 200, 3)])
+        pass_frames(vpp, PG, [bytes(lb.tcp(port=port)) for port in range(first, first + 200)])
+        pass_frames(vpp, PG, [bytes(lb.tcp("A", port=port)) for port in range(first, first + 200)])
+        pass_frames(vpp, PG, [bytes(lb.tcp("FA", port=port)) for port in range(first, first + 200, 3)])
     told = vpp.cli("steelyard tape tcp4 off")
     found = tmp_path / "found.json"
     command = [sys.executable, "-m", "steelyard.trainers.cli", "replay", tape, "--json", found, "--quiet"]
