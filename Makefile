@@ -130,6 +130,7 @@ VPP_CONFIG = $(firstword $(wildcard $(VPP_PREFIX)/lib/cmake/vpp/VPPConfig.cmake 
 vpp-plugin: | $(VENV)/.torch
 	@[[ -n "$(VPP_CONFIG)" ]] || { echo "VPP is not installed: nothing below $(VPP_PREFIX); install vpp-dev from fd.io, or" \
 	  "set STEELYARD_VPP_PREFIX (docs/vpp.md)"; exit 1; }
+	$(PIP) ply    # of VPP's generator of API headers
 	cmake -S . -B build/cmake-vpp -DSTEELYARD_PYTHON=OFF -DSTEELYARD_VPP=ON -DVPP_DIR=$(dir $(VPP_CONFIG)) \
 	  -DCMAKE_PREFIX_PATH=$(VPP_PREFIX)
 	cmake --build build/cmake-vpp --target steelyard_plugin -j $(JOBS)

@@ -57,7 +57,8 @@ def nat(packet: Packet, server: int) -> Packet:
     for layer in (TCP, UDP):
         if layer in out:
             out[layer].dport = TARGET_PORT
-            del out[layer].chksum
+            if out[layer].chksum != 0:  # a UDP packet without one stays so
+                del out[layer].chksum
     return hop(out)
 
 
