@@ -78,8 +78,13 @@ class Net:
 
     def __exit__(self, *_: object) -> None:
         for child in self.children:
-            child.kill()
-            child.wait()
+            child.terminate()  # so that a server ends its own children too
+        for child in self.children:
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
         for name in self.names:
             run("ip", "netns", "del", name, check=False)
 
