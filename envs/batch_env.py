@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,20 +21,43 @@ RENDER_MODES = ("human", "ansi", "rgb_array")
 
 
 class BatchParallelEnv(ParallelEnv):
-    """A batch of one world of the load-balancing game as a parallel environment."""
+    """A batch of one world as a parallel environment: by default of the load-balancing game."""
 
-    def _face(self, batch: NativeBatch, scenario: Scenario, discrete: bool, render_mode: str | None) -> None:
-        """Be the face of `batch`. UserError for an unknown render mode."""
+    scenario: Any
+    _batch: Any
+
+    def _face(
+        self,
+        batch: Any,
+        observed: Callable[[], spaces.Space],
+        acted: Callable[[], spaces.Space],
+        state: spaces.Space,
+        render_mode: str | None,
+    ) -> None:
+        """Be the face of `batch`, a NativeBatch; `observed` and `acted` make the spaces of one agent.
+
+        UserError for an unknown render mode.
+        """
         check_render_mode(render_mode)
         self.render_mode = render_mode
-        self._batch, self.scenario = batch, scenario
-        self.possible_agents = [f"lb_{agent}" for agent in range(batch.num_agents)]
+        self._batch, self.scenario = batch, batch.scenario
+        self.possible_agents = list(batch.agents)
         self.agents: list[str] = []
         self._steps = 0
+        self.observation_spaces = {agent: observed() for agent in self.possible_agents}
+        self.action_spaces = {agent: acted() for agent in self.possible_agents}
+        self.state_space = state
+
+    def _face_balancers(self, batch: NativeBatch, discrete: bool, render_mode: str | None) -> None:
+        """Be the face of a batch of the load-balancing game, simulated or live."""
         servers = batch.num_servers
-        self.observation_spaces = {a: observation_space(servers) for a in self.possible_agents}
-        self.action_spaces = {a: action_space(servers, discrete=discrete) for a in self.possible_agents}
-        self.state_space = observation_space(servers, batch.num_agents)
+        self._face(
+            batch,
+            lambda: observation_space(servers),
+            lambda: action_space(servers, discrete=discrete),
+            observation_space(servers, batch.num_agents),
+            render_mode,
+        )
 
     def observation_space(self, agent: str) -> spaces.Space:
         """The observation space of an agent; always the same object."""
@@ -56,7 +80,7 @@ class BatchParallelEnv(ParallelEnv):
         return self._observations(), self._infos()
 
     def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
-        """Plays one step with the actions (N,) of all agents.
+        """Plays one step with the actions of all agents.
 
         Returns observations, rewards, terminations, truncations and infos by agent. Raises UserError when an
         agent's action is missing, of the wrong shape or not a number. After truncation no agent is left and a
@@ -80,7 +104,7 @@ class BatchParallelEnv(ParallelEnv):
         return result
 
     def state(self) -> NDArray[np.float32]:
-        """What all agents see, end to end, (M * (12 N + 5),): a state for centralised training."""
+        """What all agents see, end to end: a state for centralised training."""
         return self._batch.buffers.observations[0].reshape(-1).copy()
 
     def render(self) -> str | NDArray[np.uint8] | None:
@@ -92,19 +116,17 @@ class BatchParallelEnv(ParallelEnv):
         """Nothing is held that Python does not free."""
 
     def _joint(self, actions: dict[str, Any]) -> NDArray[Any]:
+        shape = self._batch.action_shape[2:]
         for agent in actions:
             if agent not in self.agents:
                 raise unknown("agent", agent, self.agents)
         rows = []
         for agent in self.agents:
             if agent not in actions:
-                raise UserError(
-                    f"action of {agent} is missing: must be an array of shape ({self._batch.num_servers},)"
-                )
+                raise UserError(f"action of {agent} is missing: must be an array of shape {shape}")
             row = np.asarray(actions[agent])
-            if row.shape != (self._batch.num_servers,):
-                allowed = f"of shape ({self._batch.num_servers},), one number for each server"
-                raise bad_value(f"action of {agent}", f"an array of shape {row.shape}", allowed)
+            if row.shape != shape:
+                raise bad_value(f"action of {agent}", f"an array of shape {row.shape}", f"of shape {shape}")
             rows.append(row)
         return np.stack(rows)[None]
 

@@ -113,7 +113,7 @@ class LiveParallelEnv(BatchParallelEnv):
             discrete=discrete,
             autoreset=False,
         )
-        self._face(self.batch, self.batch.scenario, discrete, render_mode)
+        self._face_balancers(self.batch, discrete, render_mode)
 
     def close(self) -> None:
         """The balancers go on without these agents."""

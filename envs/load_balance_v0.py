@@ -88,7 +88,7 @@ class LoadBalanceParallelEnv(BatchParallelEnv, EzPickle):
         }
         EzPickle.__init__(self, scenario, render_mode=render_mode, **options)
         batch = LoadBalanceBatch(scenario, 1, autoreset=False, **options)
-        self._face(batch, batch.scenario, discrete, render_mode)
+        self._face_balancers(batch, discrete, render_mode)
 
 
 def parallel_env(**kwargs: Any) -> LoadBalanceParallelEnv:

@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import AECEnv
 from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
 
-from steelyard.envs.batch_env import RENDER_MODES, check_render_mode
-from steelyard.envs.errors import UserError, bad_value, unknown
+from steelyard.envs.batch_env import RENDER_MODES, BatchParallelEnv
+from steelyard.envs.errors import UserError
 from steelyard.envs.rack_batch import RackBatch
 from steelyard.envs.rack_render import render_image, render_text
 from steelyard.envs.rack_scenario import RackScenario
 from steelyard.envs.rack_schema import rack_action_space, rack_observation_space
 
 
-class RackParallelEnv(ParallelEnv, EzPickle):
+class RackParallelEnv(BatchParallelEnv, EzPickle):
     """The servers of a rack share their work: each gives tasks away as they come, and asks others for work.
 
     | | |
@@ -90,91 +89,19 @@ class RackParallelEnv(ParallelEnv, EzPickle):
     ):
         options: dict[str, Any] = {"overrides": overrides, "reward": reward, "discrete": discrete}
         EzPickle.__init__(self, scenario, render_mode=render_mode, **options)
-        check_render_mode(render_mode)
-        self.render_mode = render_mode
-        self._batch = RackBatch(scenario, 1, autoreset=False, **options)
-        self.scenario = self._batch.scenario
-        self.possible_agents = list(self._batch.agents)
-        self.agents: list[str] = []
-        self._steps = 0
-        size = self._batch.num_servers
-        self.observation_spaces = {a: rack_observation_space(size) for a in self.possible_agents}
-        self.action_spaces = {a: rack_action_space(size, discrete=discrete) for a in self.possible_agents}
-        self.state_space = rack_observation_space(size, size)
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        """The observation space of an agent; always the same object."""
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Space:
-        """The action space of an agent; always the same object."""
-        return self.action_spaces[agent]
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, dict[str, Any]]]:
-        """Starts an episode: of `seed`, or the next one of the stream. Returns observations and infos by
-        agent.
-        """
-        del options
-        self._batch.reset(seeds=None if seed is None else [seed])
-        self.agents = list(self.possible_agents)
-        self._steps = 0
-        return self._observations(), self._infos()
-
-    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
-        """Plays one window with the actions of all agents.
-
-        Returns observations, rewards, terminations, truncations and infos by agent. Raises UserError when an
-        agent's action is missing, of the wrong shape or not a number. After truncation no agent is left and a
-        step returns five empty dicts.
-        """
-        if not self.agents:
-            return {}, {}, {}, {}, {}
-        _, rewards, truncated = self._batch.step(self._joint(actions))
-        self._steps += 1
-        agents, over = self.agents, bool(truncated[0])
-        paid = {agent: float(rewards[0, i]) for i, agent in enumerate(agents)}
-        result = (
-            self._observations(),
-            paid,
-            dict.fromkeys(agents, False),
-            dict.fromkeys(agents, over),
-            self._infos(),
+        batch = RackBatch(scenario, 1, autoreset=False, **options)
+        size = batch.num_servers
+        self._face(
+            batch,
+            lambda: rack_observation_space(size),
+            lambda: rack_action_space(size, discrete=discrete),
+            rack_observation_space(size, size),
+            render_mode,
         )
-        if over:
-            self.agents = []
-        return result
-
-    def state(self) -> NDArray[np.float32]:
-        """What all agents see, end to end, (N (N + 9),): a state for centralised training."""
-        return self._batch.buffers.observations[0].reshape(-1).copy()
 
     def render(self) -> str | NDArray[np.uint8] | None:
         """The moment as `render_mode` says: text, an image (height, 480, 3) uint8, or printed text."""
         return render_rack(self._batch, self._steps, self.render_mode)
-
-    def close(self) -> None:
-        """Nothing is held that Python does not free."""
-
-    def _joint(self, actions: dict[str, Any]) -> NDArray[Any]:
-        shape = self._batch.action_shape[2:]
-        for agent in actions:
-            if agent not in self.agents:
-                raise unknown("agent", agent, self.agents)
-        rows = []
-        for agent in self.agents:
-            if agent not in actions:
-                raise UserError(f"action of {agent} is missing: must be an array of shape {shape}")
-            row = np.asarray(actions[agent])
-            if row.shape != shape:
-                raise bad_value(f"action of {agent}", f"an array of shape {row.shape}", f"of shape {shape}")
-            rows.append(row)
-        return np.stack(rows)[None]
-
-    def _observations(self) -> dict[str, NDArray[np.float32]]:
-        copied = self._batch.buffers.observations[0].copy()
-        return {agent: copied[i] for i, agent in enumerate(self.possible_agents)}
 
     def _infos(self) -> dict[str, dict[str, Any]]:
         info = rack_info(self._batch, 0) | {"t_s": self._steps * self._batch.window_s}

@@ -12,9 +12,9 @@ import pytest
 from zero_policy import policy_blob
 
 from steelyard import native
+from steelyard.envs.records import RECORD_KEYS
 from steelyard.trainers import cli
 from steelyard.trainers.commands.common import parse_seeds
-from steelyard.trainers.results import RECORD_KEYS
 
 HEAVY = ("torch", "torchrl", "tensordict", "ray", "wandb", "matplotlib", "pandas", "pyarrow")
 SIMULATE = ["simulate", "--scenario", "cluster-a-cpu", "--quiet"]

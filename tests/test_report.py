@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from steelyard.envs.errors import UserError
+from steelyard.envs.records import RECORD_KEYS
 from steelyard.trainers import cli, plots, results, tune
 from steelyard.trainers.report import learning_curve
 
@@ -84,7 +85,7 @@ def test_records_are_the_same_everywhere(report):
     with open(report / "rows.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [float(row["sojourn_mean_s"]) for row in rows] == [record["sojourn_mean_s"] for record in records]
-    assert [tuple(record) for record in records] == [results.RECORD_KEYS] * len(rows)
+    assert [tuple(record) for record in records] == [RECORD_KEYS] * len(rows)
 
 
 def test_marl_eval_file_has_one_value_per_seed_and_run(report):

@@ -305,7 +305,6 @@ def test_speeds_follow_the_timetable() -> None:
 
 
 def test_rows_go_where_rows_of_the_simulator_go(tmp_path: Path) -> None:
-    assert command.RECORD_KEYS == results.RECORD_KEYS
     fixed = {"scenario": "testbed-2x4", "run": 0, "convention": "uncensored"}
     rows = [
         fixed | {"policy": name, "contender": name, "seed": seed} | measure.row(SCENARIO, an_episode())

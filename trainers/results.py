@@ -22,23 +22,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from steelyard.envs.errors import UserError
-
-RECORD_KEYS = (
-    "scenario",
-    "policy",
-    "seed",
-    "flows",
-    "rejected",
-    "sojourn_mean_s",
-    "sojourn_p50_s",
-    "sojourn_p90_s",
-    "sojourn_p99_s",
-    "waiting_mean_s",
-    "jain_mean",
-    "events",
-    "cpu_s",
-)
-"""Keys of one JSON record, in this order."""
+from steelyard.envs.records import RECORD_KEYS
 
 RACK_RECORD_KEYS = (
     "scenario",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from steelyard.envs.errors import UserError, shown
+from steelyard.envs.records import RECORD_KEYS
 
 if TYPE_CHECKING:
     from steelyard.envs.scenario import Scenario
@@ -25,22 +26,6 @@ Overrides = Annotated[
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
 OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
 
-RECORD_KEYS = (
-    "scenario",
-    "policy",
-    "seed",
-    "flows",
-    "rejected",
-    "sojourn_mean_s",
-    "sojourn_p50_s",
-    "sojourn_p90_s",
-    "sojourn_p99_s",
-    "waiting_mean_s",
-    "jain_mean",
-    "events",
-    "cpu_s",
-)
-"""Keys of a record, those of `steelyard simulate --json`; a test holds that they are the same."""
 _SCENARIO = "testbed-2x4"
 _NAME = "steelyard"
 _STATUS_DOWN = 3
