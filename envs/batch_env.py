@@ -163,14 +163,24 @@ def render_moment(
     observations: NDArray[np.float32], scenario: Scenario, t_s: float, render_mode: str | None
 ) -> str | NDArray[np.uint8] | None:
     """One world's observations (M, D) as the mode says; raises UserError without a mode."""
+    return show(
+        render_mode,
+        lambda: render_image(observations, scenario.num_servers),
+        lambda: render_text(observations, scenario.num_servers, f"{scenario.name} at {t_s:.2f} s"),
+    )
+
+
+def show(
+    render_mode: str | None, image: Callable[[], NDArray[np.uint8]], text: Callable[[], str]
+) -> str | NDArray[np.uint8] | None:
+    """A moment as the mode says; raises UserError without a mode."""
     if render_mode is None:
         raise UserError(
             f"render() without render_mode: must be one of {', '.join(RENDER_MODES)} when the env is made"
         )
     if render_mode == "rgb_array":
-        return render_image(observations, scenario.num_servers)
-    text = render_text(observations, scenario.num_servers, f"{scenario.name} at {t_s:.2f} s")
+        return image()
     if render_mode == "ansi":
-        return text
-    print(text, end="")
+        return text()
+    print(text(), end="")
     return None

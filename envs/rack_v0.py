@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv
 from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
 
-from steelyard.envs.batch_env import RENDER_MODES, BatchParallelEnv
-from steelyard.envs.errors import UserError
+from steelyard.envs.batch_env import RENDER_MODES, BatchParallelEnv, show
 from steelyard.envs.rack_batch import RackBatch
 from steelyard.envs.rack_render import render_image, render_text
 from steelyard.envs.rack_scenario import RackScenario
@@ -117,19 +116,11 @@ def rack_info(batch: RackBatch, world: int) -> dict[str, Any]:
 
 def render_rack(batch: RackBatch, steps: int, render_mode: str | None) -> str | NDArray[np.uint8] | None:
     """World 0 of a batch after some steps, as the mode says; raises UserError without a mode."""
-    if render_mode is None:
-        raise UserError(
-            f"render() without render_mode: must be one of {', '.join(RENDER_MODES)} when the env is made"
-        )
     seen, waits_us = batch.buffers.observations[0], batch.expected_waits_us()[0]
-    if render_mode == "rgb_array":
-        return render_image(seen, waits_us)
     headline = f"{batch.scenario.name} at {1e6 * steps * batch.window_s:.0f} us"
-    text = render_text(seen, waits_us, headline)
-    if render_mode == "ansi":
-        return text
-    print(text, end="")
-    return None
+    return show(
+        render_mode, lambda: render_image(seen, waits_us), lambda: render_text(seen, waits_us, headline)
+    )
 
 
 def parallel_env(**kwargs: Any) -> RackParallelEnv:
