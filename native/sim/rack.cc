@@ -64,6 +64,8 @@ void RackWorld::reset(uint64_t seed) {
   replies_.clear();
   queue_.clear();
   held_.clear();
+  planned_ = false;
+  last_done_ = 0;
   messages_pool_.clear();
   free_messages_.clear();
   next_id_ = completed_ = migrations_ = steals_ = steal_requests_ = messages_ = preemptions_ = 0;
@@ -157,7 +159,19 @@ inline void RackWorld::dispatch_to(uint32_t slot, int j) {
   transit_.push(now_ + delay, slot);
 }
 
+// Time that a worker of the server takes for it.
+inline int64_t RackWorld::time_at(const RackNode& node, int64_t service_ns) const {
+  return node.speed == 1 ? service_ns
+                         : static_cast<int64_t>(static_cast<double>(service_ns) * node.pace + 0.5);
+}
+
+inline TimeNs RackWorld::latency_of(const RackTask& task, TimeNs done) const {
+  const bool answered = config_->latency_with_reply && task.remote;
+  return done - task.arrived + (answered ? reply_delay_ns(task) : 0);
+}
+
 inline void RackWorld::enter(uint32_t slot) {
+  if (planned_) return enter_planned(slot);
   const uint32_t j = tasks_[slot].server;
   RackNode& node = nodes_[j];
   ++node.in_system;
@@ -169,12 +183,18 @@ inline void RackWorld::enter(uint32_t slot) {
   node.line.push_back(slot);
 }
 
+inline void RackWorld::enter_planned(uint32_t slot) {
+  const RackTask& task = tasks_[slot];
+  const TimeNs done = plan_.enter(task.server, now_, time_at(nodes_[task.server], task.service_ns));
+  ++entered_[task.server];
+  if (metrics_.measures(task.arrived)) last_done_ = std::max(last_done_, done);
+  metrics_.task_done(task.arrived, latency_of(task, done), task.service_ns, task.type);
+  free_slots_.push_back(slot);
+}
+
 inline void RackWorld::start(uint32_t j, uint32_t worker, uint32_t slot) {
   RackNode& node = nodes_[j];
-  const int64_t service_ns = tasks_[slot].service_ns;
-  const int64_t time_ns =
-      node.speed == 1 ? service_ns : static_cast<int64_t>(static_cast<double>(service_ns) * node.pace + 0.5);
-  const TimeNs done = now_ + time_ns;
+  const TimeNs done = now_ + time_at(node, tasks_[slot].service_ns);
   ++node.serving;
   node.done_sum_ns += done;
   running_[worker] = slot;
@@ -191,9 +211,7 @@ inline void RackWorld::finish(uint32_t j, uint32_t slot) {
   if (kind_ == RackKind::kShaped && !first_reply(slot)) [[unlikely]]
     return free_slots_.push_back(slot);
   ++completed_;
-  TimeNs latency = now_ - task.arrived;
-  if (config_->latency_with_reply && task.remote) latency += reply_delay_ns(task);
-  metrics_.task_done(task.arrived, latency, task.service_ns, task.type);
+  metrics_.task_done(task.arrived, latency_of(task, now_), task.service_ns, task.type);
   if (tracks_rates_) [[unlikely]]
     learn_rate(j, task);
   if (hears_completions_ && task.remote) [[unlikely]]
@@ -242,6 +260,7 @@ void RackWorld::enter_server(uint32_t slot) { enter(slot); }
 
 // At equal times: messages and the timetable, then completions, tasks on their way, replies, arrivals.
 void RackWorld::run_until(TimeNs t) {
+  if (planned_) return run_planned(t);
   for (;;) {
     const TimeNs event_at = queue_.next_time();
     const TimeNs done_at = calendar_.next_time();
@@ -274,9 +293,40 @@ void RackWorld::run_until(TimeNs t) {
   now_ = t;
 }
 
+// Of what happens otherwise the ends of service are left out, which stand second among equal times.
+void RackWorld::run_planned(TimeNs t) {
+  for (;;) {
+    const TimeNs event_at = queue_.next_time();
+    const TimeNs task_at = transit_.next_time();
+    const TimeNs arrival_at = arrivals_.next();
+    const TimeNs first = std::min(event_at, std::min(task_at, arrival_at));
+    if (first > t) break;
+    now_ = first;
+    ++events_;
+    if (event_at == first) {
+      counted_until_ = now_ - 1;
+      dispatch(queue_.pop());
+      continue;
+    }
+    counted_until_ = now_;
+    if (task_at == first) {
+      enter_planned(transit_.pop());
+    } else {
+      arrive();
+    }
+  }
+  now_ = counted_until_ = t;
+  completed_ = 0;
+  for (uint32_t j = 0; j < nodes_.size(); ++j) {
+    settle(j);
+    completed_ += totals_[j].completions;
+  }
+}
+
 void RackWorld::drain() {
+  if (may_plan()) begin_planning();
   run_until(horizon_ns_);
-  while (metrics_.outstanding() > 0) run_until(now_ + period_ns_);
+  while (metrics_.outstanding() > 0 || now_ < last_done_) run_until(now_ + period_ns_);
 }
 
 RackStats RackWorld::stats() const {
@@ -292,7 +342,7 @@ RackStats RackWorld::stats() const {
   s.clones_dropped = clones_dropped_;
   s.bounced = bounced_;
   s.plans = plans_;
-  s.events = events_;
+  s.events = events_ + (planned_ ? completed_ : 0);
   return s;
 }
 

@@ -12,6 +12,7 @@
 #include "native/sim/arrivals.h"
 #include "native/sim/device.h"
 #include "native/sim/event_queue.h"
+#include "native/sim/planned_service.h"
 #include "native/sim/rack_config.h"
 #include "native/sim/rack_darc.h"
 #include "native/sim/rack_decider.h"
@@ -97,7 +98,8 @@ class RackWorld {
 
   // All events with time <= t.
   void run_until(core::TimeNs t);
-  // Until every task that arrived before the horizon is done (arrivals go on).
+  // Until every task that arrived before the horizon is done (arrivals go on). From time 0 on this is faster
+  // than steps are, where nothing that may happen in a server changes when its tasks will be done.
   void drain();
   core::TimeNs now() const { return now_; }
   core::TimeNs horizon_ns() const { return horizon_ns_; }
@@ -137,7 +139,7 @@ class RackWorld {
   // Tasks that wait at their dispatcher.
   uint64_t held() const { return held_.size(); }
   // Tasks that have arrived and are not done.
-  uint64_t live_tasks() const { return tasks_.size() - free_slots_.size(); }
+  uint64_t live_tasks() const { return planned_ ? next_id_ - completed_ : tasks_.size() - free_slots_.size(); }
 
  private:
   enum Kind : uint8_t {
@@ -181,11 +183,20 @@ class RackWorld {
   inline void worker_done(uint32_t worker);
   inline void release_worker(uint32_t j, uint32_t worker);
   inline uint32_t take_slot();
+  inline void enter_planned(uint32_t slot);
+  inline int64_t time_at(const RackNode& node, int64_t service_ns) const;
+  inline core::TimeNs latency_of(const RackTask& task, core::TimeNs done) const;
   void send(uint32_t slot, int j);
   void enter_server(uint32_t slot);
   void begin_service(uint32_t j, uint32_t worker, uint32_t slot);
   void end_service(uint32_t j, uint32_t slot);
   void free_worker(uint32_t j, uint32_t worker);
+
+  // rack_planned.cc: service that is planned as tasks enter
+  bool may_plan() const;
+  void begin_planning();
+  void run_planned(core::TimeNs t);
+  void settle(uint32_t j);
 
   // rack_servers.cc: disciplines other than FCFS, changes of servers
   void set_up_servers();
@@ -227,7 +238,7 @@ class RackWorld {
   int choose(uint32_t i, const RackTask& task);
   const float* told_row(uint32_t i);
   const float* row_of(uint32_t i);
-  float load_of(uint32_t j) const;
+  float load_of(uint32_t j);
   int least(uint32_t i, uint64_t word);
   int pick(uint32_t i, const std::vector<float>& limits, uint64_t word);
   int power_of_d(const float* row, uint64_t word) const;
@@ -274,6 +285,7 @@ class RackWorld {
   bool hears_completions_ = false;
   bool may_steal_ = false;
   bool tracks_rates_ = false;
+  bool planned_ = false;
   bool count_early_ = false;  // true_row_ counts a task from the decision on, not from its entry
   float increment_ = 1;       // of a row, for a task sent
   int num_deciders_ = 1;
@@ -292,6 +304,10 @@ class RackWorld {
   std::vector<RackTask> tasks_;
   std::vector<uint32_t> free_slots_;
   WorkerCalendar calendar_;
+  PlannedService plan_;             // instead of the calendar, while `planned_`
+  std::vector<uint64_t> entered_;   // tasks, per server, while `planned_`
+  core::TimeNs counted_until_ = 0;  // who is done by then is not in a server any more
+  core::TimeNs last_done_ = 0;      // of the tasks that are measured
   DelayLine<uint32_t> transit_;
   DelayLine<Reply> replies_;
   EventQueue queue_;

@@ -64,7 +64,8 @@ void RackWorld::set_up_capacities() {
   }
 }
 
-float RackWorld::load_of(uint32_t j) const {
+float RackWorld::load_of(uint32_t j) {
+  if (planned_) settle(j);
   switch (measure_) {
     case LoadMeasure::kTasks:
       return static_cast<float>(nodes_[j].in_system);

@@ -99,6 +99,7 @@ TimeNs RackWorld::message_ns() {
 void RackWorld::tick() {
   ++ticks_;
   queue_.push(Event::make(now_ + period_ns_, kTick, 0, 0));
+  for (uint32_t j = 0; j < nodes_.size() && planned_; ++j) settle(j);
   double serving = 0, workers = 0;
   for (const RackNode& node : nodes_) {
     serving += std::min(node.serving, node.workers);

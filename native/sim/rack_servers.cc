@@ -249,6 +249,7 @@ void RackWorld::set_workers(uint32_t j, uint32_t workers) {
 }
 
 uint32_t RackWorld::waiting(uint32_t j) const {
+  if (planned_) return nodes_[j].in_system - nodes_[j].serving;
   return discipline_ == Discipline::kDarc ? static_cast<uint32_t>(darcs_[j].waiting())
                                           : static_cast<uint32_t>(nodes_[j].line.size());
 }
@@ -257,7 +258,9 @@ uint32_t RackWorld::waiting(uint32_t j) const {
 double RackWorld::work_left_s(uint32_t j) const {
   const RackNode& node = nodes_[j];
   double work_ns = static_cast<double>(node.line_ns);
-  if (discipline_ == Discipline::kPs) {
+  if (planned_) {
+    work_ns = static_cast<double>(plan_.left_ns(j, now_)) * node.speed;
+  } else if (discipline_ == Discipline::kPs) {
     for (const Device::Job& job : devices_[j].jobs()) work_ns += devices_[j].remaining_ns(job, now_);
   } else if (discipline_ == Discipline::kQuantum) {
     for (uint32_t worker = node.first; worker < node.first + node.room; ++worker) {
