@@ -8,6 +8,29 @@ namespace steelyard::core {
 
 using f32x8 = float __attribute__((vector_size(32)));
 using i32x8 = int32_t __attribute__((vector_size(32)));
+using i64x4 = int64_t __attribute__((vector_size(32)));
+
+// Bit k is set where lane k is -1; lanes are 0 or -1, as comparisons give them.
+inline uint32_t bits_of_lanes(i32x8 lanes) {
+#ifdef __AVX__
+  using floats = float __attribute__((vector_size(32), may_alias));
+  return static_cast<uint32_t>(__builtin_ia32_movmskps256(reinterpret_cast<floats&>(lanes)));
+#else
+  lanes &= i32x8{1, 2, 4, 8, 16, 32, 64, 128};
+  lanes |= __builtin_shufflevector(lanes, lanes, 4, 5, 6, 7, 0, 1, 2, 3);
+  lanes |= __builtin_shufflevector(lanes, lanes, 2, 3, 0, 1, 6, 7, 4, 5);
+  return static_cast<uint32_t>(lanes[0] | lanes[1]);
+#endif
+}
+inline uint32_t bits_of_lanes(i64x4 lanes) {
+#ifdef __AVX__
+  using doubles = double __attribute__((vector_size(32), may_alias));
+  return static_cast<uint32_t>(__builtin_ia32_movmskpd256(reinterpret_cast<doubles&>(lanes)));
+#else
+  lanes &= i64x4{1, 2, 4, 8};
+  return static_cast<uint32_t>((lanes[0] | lanes[1]) | (lanes[2] | lanes[3]));
+#endif
+}
 
 // Sum of the lanes, in a fixed order.
 inline float horizontal_sum(const f32x8& x) {

@@ -56,11 +56,12 @@ class ExponentialStream {
 
   [[gnu::noinline]] void refill(uint64_t key) {
     start_ = key;
-    for (size_t i = 0; i < kBlock; i += 4) {
-      u64x4 words;
-      for (size_t lane = 0; lane < 4; ++lane) words[lane] = core::draw(stream_, key + i + lane);
-      const f64x4 drawn = unit_exponentials(words);
-      for (size_t lane = 0; lane < 4; ++lane) values_[i + lane] = drawn[lane];
+    u64x4 words[kBlock / 4];  // hashes first, then logarithms: each alone overlaps more of its own
+    for (size_t i = 0; i < kBlock; ++i) words[i / 4][i % 4] = core::draw(stream_, key + i);
+#pragma GCC unroll 2
+    for (size_t v = 0; v < kBlock / 4; ++v) {
+      const f64x4 drawn = unit_exponentials(words[v]);
+      __builtin_memcpy(&values_[4 * v], &drawn, sizeof drawn);
     }
   }
 

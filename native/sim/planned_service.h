@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "native/core/lanes.h"
 #include "native/core/types.h"
-#include "native/sim/ring.h"
 
 namespace steelyard::sim {
 
@@ -35,8 +35,8 @@ class PlannedService {
     }
   }
 
-  // A task that takes `time_ns` enters server j: when it will be done. `now` is not before that of other calls
-  // for j.
+  // A task that takes `time_ns` enters server j: when it will be done. `now` is not before that of other
+  // calls for j.
   core::TimeNs enter(uint32_t j, core::TimeNs now, int64_t time_ns) {
     Server& server = servers_[j];
     core::TimeNs* at = &free_at_[server.first];
@@ -48,21 +48,19 @@ class PlannedService {
     const i64x4 halves = __builtin_shufflevector(low, low, 2, 3, 0, 1);
     low = halves < low ? halves : low;
     const core::TimeNs free = std::min<core::TimeNs>(low[0], low[1]);
-    const uint32_t worker = place_of(at, server.lanes, free);
-    if (free > now) server.starts.push_back(free);
-    return at[worker] = std::max(now, free) + time_ns;
+    server.starts.push_if(free > now, free);
+    return at[place_of(at, server.lanes, free)] = std::max(now, free) + time_ns;
   }
 
-  // Tasks in server j that are not done at `t`, which is not before that of an earlier count; who would be done
-  // or start at `t` is and has.
+  // Tasks in server j that are not done at `t`, which is not before that of an earlier count; who would be
+  // done or start at `t` is and has.
   Count count(uint32_t j, core::TimeNs t) {
     Server& server = servers_[j];
-    while (!server.starts.empty() && server.starts.front() <= t) server.starts.pop_front();
     const core::TimeNs* at = &free_at_[server.first];
-    i64x4 busy = load(at) > t;
-    for (uint32_t k = kLanes; k < server.lanes; k += kLanes) busy += load(at + k) > t;
-    const int64_t lanes = -(busy[0] + busy[1] + busy[2] + busy[3]);
-    return {static_cast<uint32_t>(lanes) - server.spare, static_cast<uint32_t>(server.starts.size())};
+    int busy = 0;
+    for (uint32_t k = 0; k < server.lanes; k += kLanes)
+      busy += std::popcount(core::bits_of_lanes(load(at + k) > t));
+    return {static_cast<uint32_t>(busy) - server.spare, server.starts.count_after(t)};
   }
 
   // Time that the workers of server j have still to work for what is there at `t`. [ns]
@@ -75,7 +73,7 @@ class PlannedService {
   }
 
  private:
-  using i64x4 = int64_t __attribute__((vector_size(32)));
+  using i64x4 = core::i64x4;
   static constexpr uint32_t kLanes = 4;
 
   static i64x4 load(const core::TimeNs* at) {
@@ -87,23 +85,53 @@ class PlannedService {
   // The first place of `what`, which is there.
   static uint32_t place_of(const core::TimeNs* at, uint32_t lanes, core::TimeNs what) {
     uint32_t from = 0;
-    for (; lanes - from > 64; from += kLanes) {
-      for (uint32_t k = from; k < from + kLanes; ++k)
-        if (at[k] == what) return k;
+    for (; lanes - from > 32; from += kLanes) {
+      if (const uint32_t bits = core::bits_of_lanes(load(at + from) == what))
+        return from + std::countr_zero(bits);
     }
-    i64x4 place = {1, 2, 4, 8};  // no jumps: where it is, is random
-    i64x4 bits = (load(at + from) == what) & place;
-    for (uint32_t k = from + kLanes; k < lanes; k += kLanes) {
-      place <<= kLanes;
-      bits |= (load(at + k) == what) & place;
-    }
-    return from + static_cast<uint32_t>(std::countr_zero(static_cast<uint64_t>(bits[0] | bits[1] | bits[2] | bits[3])));
+    uint32_t bits = 0;  // no jumps: where it is, is random
+    for (uint32_t k = from; k < lanes; k += kLanes)
+      bits |= core::bits_of_lanes(load(at + k) == what) << (k - from);
+    return from + static_cast<uint32_t>(std::countr_zero(bits));
   }
+
+  // When the tasks that wait will start, in their order; looked at four at a time and without jumps, since it
+  // is random whether a task waits and how many have started.
+  class Starts {
+   public:
+    void push_if(bool waits, core::TimeNs at) {
+      if (end_ + 2 * kLanes > times_.size()) [[unlikely]]
+        make_room();
+      times_[end_] = waits ? at : core::kNever;
+      end_ += waits;
+    }
+    uint32_t count_after(core::TimeNs t) {
+      uint32_t started;
+      do {
+        started = static_cast<uint32_t>(std::popcount(core::bits_of_lanes(load(&times_[begin_]) <= t)));
+        begin_ += started;
+      } while (started == kLanes);
+      return end_ - begin_;
+    }
+
+   private:
+    // What has not been counted away moves to the front, of twice the room if it takes half of it.
+    [[gnu::noinline]] void make_room() {
+      std::copy(times_.begin() + begin_, times_.begin() + end_, times_.begin());
+      end_ -= begin_;
+      begin_ = 0;
+      if (2 * end_ > times_.size()) times_.resize(2 * times_.size());
+      std::fill(times_.begin() + end_, times_.end(), core::kNever);
+    }
+
+    std::vector<core::TimeNs> times_ = std::vector<core::TimeNs>(64, core::kNever);  // beyond `end_` too
+    uint32_t begin_ = 0, end_ = 0;
+  };
 
   struct Server {
     uint32_t first = 0, lanes = 0;
-    uint32_t spare = 0;         // lanes without a worker, never free
-    Ring<core::TimeNs> starts;  // of the tasks that wait, in their order
+    uint32_t spare = 0;  // lanes without a worker, never free
+    Starts starts;
   };
 
   std::vector<Server> servers_;

@@ -99,7 +99,7 @@ inline uint32_t RackWorld::take_slot() {
   return slot;
 }
 
-inline void RackWorld::arrive() {
+[[gnu::always_inline]] inline void RackWorld::arrive() {
   const uint64_t id = next_id_++;
   arrivals_.advance();
   metrics_.task_arrived(now_);
@@ -183,7 +183,7 @@ inline void RackWorld::enter(uint32_t slot) {
   node.line.push_back(slot);
 }
 
-inline void RackWorld::enter_planned(uint32_t slot) {
+[[gnu::always_inline]] inline void RackWorld::enter_planned(uint32_t slot) {
   const RackTask& task = tasks_[slot];
   const TimeNs done = plan_.enter(task.server, now_, time_at(nodes_[task.server], task.service_ns));
   ++entered_[task.server];
@@ -319,6 +319,7 @@ void RackWorld::run_planned(TimeNs t) {
   completed_ = 0;
   for (uint32_t j = 0; j < nodes_.size(); ++j) {
     settle(j);
+    totals_[j].completions = entered_[j] - nodes_[j].in_system;
     completed_ += totals_[j].completions;
   }
 }

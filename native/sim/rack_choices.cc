@@ -78,7 +78,7 @@ float RackWorld::load_of(uint32_t j) {
 }
 
 // The loads that decider i has been told: `stride_` floats.
-const float* RackWorld::told_row(uint32_t i) {
+inline const float* RackWorld::told_row(uint32_t i) {
   if (reads_true_row_) return true_row_.data();
   if (info_ != LoadInfo::kExact) return &rows_[i * stride_];
   for (uint32_t j = 0; j < nodes_.size(); ++j) scratch_[j] = load_of(j);
@@ -91,7 +91,7 @@ const float* RackWorld::row_of(uint32_t i) {
   return told_row(i);
 }
 
-int RackWorld::least(uint32_t i, uint64_t word) {
+inline int RackWorld::least(uint32_t i, uint64_t word) {
   // Its own load is put in on the way: a row that was just written to would keep the lanes waiting.
   const int own = patches_own_ ? static_cast<int>(i) : -1;
   const float own_load = patches_own_ ? load_of(i) : 0;

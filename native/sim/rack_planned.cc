@@ -28,8 +28,9 @@ bool looks_at_loads(RackKind kind) {
 // date task by task, and work, cannot.
 bool RackWorld::may_plan() const {
   const bool told = info_ == LoadInfo::kBroadcast && measure_ != LoadMeasure::kWork && looks_at_loads(kind_);
-  return !planned_ && next_id_ == 0 && discipline_ == Discipline::kFcfs && (told || looks_at_no_load(kind_)) &&
-         !may_steal_ && !hears_completions_ && !tracks_rates_ && leaves_servers_alone(*config_);
+  return !planned_ && next_id_ == 0 && discipline_ == Discipline::kFcfs &&
+         (told || looks_at_no_load(kind_)) && !may_steal_ && !hears_completions_ && !tracks_rates_ &&
+         leaves_servers_alone(*config_);
 }
 
 void RackWorld::begin_planning() {
@@ -39,15 +40,6 @@ void RackWorld::begin_planning() {
   plan_.reset(workers);
   entered_.assign(nodes_.size(), 0);
   counted_until_ = now_;
-}
-
-// Brings what is kept of server j to the moment.
-void RackWorld::settle(uint32_t j) {
-  RackNode& node = nodes_[j];
-  const PlannedService::Count count = plan_.count(j, counted_until_);
-  node.serving = count.serving;
-  node.in_system = count.serving + count.waiting;
-  totals_[j].completions = entered_[j] - node.in_system;
 }
 
 }  // namespace steelyard::sim
