@@ -69,7 +69,7 @@ def libraries(home: Path) -> dict[str, str]:
 def version() -> str:
     """Of VPP, such as v26.06-release."""
     home = prefix() or Path("/usr")
-    command = [home / "bin/vpp", "--version"]
+    command = [str(home / "bin/vpp"), "--version"]
     words = subprocess.run(command, capture_output=True, text=True, env=libraries(home)).stdout.split()
     return words[1] if len(words) > 1 else "of an unknown version"
 
