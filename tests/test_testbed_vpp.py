@@ -121,7 +121,7 @@ def test_a_pool_that_was_served_tells_nothing() -> None:
     [
         ("0 fallbacks", "2 fallbacks", "2 fallbacks of the policy"),
         ("untracked 0", "untracked 5", "5 untracked"),
-        ("fallback packets 0", "fallback packets 7", "7 fallback packets"),
+        ("evicted 0", "evicted 7", "7 evicted"),
         ("followed,", "not followed (lsq): it is for 7 servers,", "policy not followed: it is for 7 servers"),
     ],
 )

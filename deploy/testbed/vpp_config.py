@@ -25,7 +25,7 @@ _SETTINGS = {
     "max_age_s": "max-age",
 }
 """Keys of a VIP of steelyard-lb and what the plugin calls them."""
-_TROUBLE = ("fallback packets", "untracked", "half-open refused", "evicted")
+_TROUBLE = ("untracked", "half-open refused", "evicted")
 
 
 @dataclass(frozen=True)
