@@ -137,7 +137,7 @@ vpp-plugin: | $(VENV)/.torch
 
 test-vpp: vpp-plugin native | $(VENV)/.dev
 	$(PIP) vpp-papi
-	$(PY) -m pytest -q -rs tests/test_vpp.py tests/test_vpp_live.py
+	$(PY) -m pytest -q -rs tests/test_vpp.py tests/test_vpp_live.py tests/test_testbed_vpp_live.py
 
 stubs: native | $(VENV)/.dev
 	@if [[ ! -e native/_native.pyi || native/_native$(EXT_SUFFIX) -nt native/_native.pyi ]]; then \

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from steelyard.benchmarks import dataplane_gaps
 from steelyard.benchmarks.live_figure import METRICS, live_beside_simulated
 from steelyard.envs.errors import UserError
 from steelyard.trainers import results
@@ -35,6 +36,7 @@ class SimToReal:
 
     Needs root and a machine with nothing else to do. Example:
     steelyard sim-to-real --policy distr-lb=runs/testbed --seeds 0:3
+    steelyard sim-to-real --dataplane lb,vpp,vpp-lb --out benchmarks/results/sim-to-real-vpp
     """
 
     scenario: common.ScenarioName = "testbed-2x4"
@@ -43,6 +45,8 @@ class SimToReal:
     """Beside ecmp, wcmp, lsq, sed and hlb: a run directory or policy file; repeat for more."""
     seeds: Annotated[str, tyro.conf.arg(metavar="A:B")] = "0:3"
     """Episodes with seeds A, A+1, ..., B-1."""
+    dataplane: Annotated[str, tyro.conf.arg(metavar="A,B,...")] = "lb"
+    """What forwards: lb, vpp, and, which only hash, kernel and vpp-lb; every policy by each that can."""
     overrides: common.Overrides = ()
     """Change a value of the scenario (--set episode.horizon_s=60)."""
     out: Annotated[str, tyro.conf.arg(metavar="DIR")] = "benchmarks/results/sim-to-real"
@@ -57,16 +61,18 @@ class SimToReal:
         from steelyard.deploy.testbed import live, site
 
         directory = results.check_directory("--out", self.out)
+        dataplanes = dataplane_gaps.parse(self.dataplane)
         seeds = common.parse_seeds(self.seeds)
         scenario = site.load(self.scenario, self.overrides)
         contenders = live.parse([*POLICIES, *self.policy])
         began, load = time.monotonic(), os.getloadavg()[0]
-        options = live.Options(self.name, keep=False)
+        options = live.Options(self.name, dataplanes, keep=False)
         tell = live.silent if self.quiet else _progress
         rows = live.run_live([scenario], contenders, seeds, options, tell)
         twin = configured(scenario, rows)
-        simulated = simulate(scenario, contenders, rows)
-        summary = compare(rows, simulated) | {"load_average_before": load, "processors": os.cpu_count()}
+        played, simulated = dataplane_gaps.label(rows, simulate(scenario, contenders, rows))
+        summary = compare(played, simulated) | {"load_average_before": load, "processors": os.cpu_count()}
+        summary |= dataplane_gaps.compare(played, summary) | dataplane_gaps.versions(dataplanes)
         members = {member.name: member.source for each in contenders for member in each.members}
         manifest = results.manifest(
             results.command_line("sim-to-real", self),
@@ -75,9 +81,9 @@ class SimToReal:
             seeds,
             wall_s=round(time.monotonic() - began, 1),
         )
-        write(directory, summary, rows, simulated, manifest)
+        write(directory, summary, played, simulated, manifest)
         if not self.quiet:
-            print(table(summary))
+            print(table(summary) + dataplane_gaps.table(summary))
         return 0
 
 
@@ -186,7 +192,8 @@ def write(
         "servers do not get their shares and the live numbers say little. Command and versions: "
         "manifest.json.\n\n"
     )
-    results.write_file("--out", directory / "table.md", (notes + table(summary)).encode())
+    text = notes + table(summary) + dataplane_gaps.table(summary)
+    results.write_file("--out", directory / "table.md", text.encode())
     sides = {"simulated": simulated, "live": live}
     figure = live_beside_simulated(sides, "contender")
     results.write_file("--out", directory / "figure.png", figure)

@@ -1,7 +1,7 @@
 """A VPP with our plugin as a child process: started in a folder of its own, spoken to by its binary API.
 
 VPP is no dependency of this project: `why_not` says what is missing. $STEELYARD_VPP_PREFIX names one that is
-not in /usr.
+not in /usr, $STEELYARD_VPP_PLUGIN a plugin that is neither built here nor installed there.
 """
 
 from __future__ import annotations
@@ -42,23 +42,68 @@ def prefix() -> Path | None:
 
 
 def plugin() -> Path | None:
-    """The newest build of the plugin; None: there is none."""
+    """$STEELYARD_VPP_PLUGIN, else the newest build here, else the one installed; None: there is none."""
+    if named := os.environ.get("STEELYARD_VPP_PLUGIN"):
+        return Path(named) if Path(named).is_file() else None
     found = sorted(
         ROOT.glob("build/cmake-*/deploy/vpp/vpp_plugins/steelyard_plugin.so"),
         key=lambda path: path.stat().st_mtime,
     )
+    if not found and (home := prefix()) is not None:
+        found = [path for folder in plugin_folders(home) for path in folder.glob("steelyard_plugin.so")]
     return found[-1] if found else None
 
 
-def why_not() -> str:
-    """Why no test with VPP can run here; empty: it can."""
+def plugin_folders(home: Path) -> list[Path]:
+    """Where the VPP of that prefix keeps its plugins."""
+    return sorted(home.glob("lib/*/vpp_plugins")) + sorted(home.glob("lib/vpp_plugins"))
+
+
+def libraries(home: Path) -> dict[str, str]:
+    """The environment of programs of the VPP of that prefix, which need not be where the linker looks."""
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    paths = [str(folder.parent) for folder in plugin_folders(home)] + ([inherited] if inherited else [])
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths)}
+
+
+def version() -> str:
+    """Of VPP, such as v26.06-release."""
+    home = prefix() or Path("/usr")
+    command = [str(home / "bin/vpp"), "--version"]
+    words = subprocess.run(command, capture_output=True, text=True, env=libraries(home)).stdout.split()
+    return words[1] if len(words) > 1 else "of an unknown version"
+
+
+def missing() -> str:
+    """What VPP and our plugin lack on this machine; empty: nothing."""
     if prefix() is None:
         return "VPP is not installed: no `vpp` in PATH, nor below $STEELYARD_VPP_PREFIX (docs/vpp.md)"
     if plugin() is None:
         return "the plugin is not built: make vpp-plugin"
+    return ""
+
+
+def why_not() -> str:
+    """Why no test with VPP can run here; empty: it can."""
+    if lacks := missing():
+        return lacks
     if importlib.util.find_spec("vpp_papi") is None:
         return "vpp_papi is not installed: pip install vpp-papi"
     return ""
+
+
+def startup(run: Path, segment: str, workers: int = 0, sleep_us: int = 0) -> str:
+    """A start-up file: sockets in the folder `run`, API memory named `segment`, our plugin and lb."""
+    home, built = prefix() or Path("/usr"), plugin()
+    assert built is not None
+    return STARTUP.format(
+        run=run,
+        prefix=segment,
+        cpu=f"workers {workers}" if workers else "",
+        sleep_us=sleep_us,
+        plugins=":".join(map(str, [built.parent, *plugin_folders(home)])),
+        enabled=" ".join(f"plugin {name}_plugin.so {{ enable }}" for name in PLUGINS),
+    )
 
 
 class Vpp:
@@ -69,19 +114,8 @@ class Vpp:
         self.run.mkdir()
         self.enter = list(enter)
         self.home = prefix() or Path("/usr")
-        libraries = sorted(self.home.glob("lib/*/vpp_plugins")) + sorted(self.home.glob("lib/vpp_plugins"))
-        built = plugin()
-        assert built is not None
-        (self.run / "startup.conf").write_text(
-            STARTUP.format(
-                run=self.run,
-                prefix=f"sly{os.getpid()}",
-                cpu=f"workers {workers}" if workers else "",
-                sleep_us=sleep_us,
-                plugins=":".join(map(str, [built.parent, *libraries])),
-                enabled=" ".join(f"plugin {name}_plugin.so {{ enable }}" for name in PLUGINS),
-            )
-        )
+        text = startup(self.run, f"sly{os.getpid()}", workers, sleep_us)
+        (self.run / "startup.conf").write_text(text)
 
     def __enter__(self) -> Vpp:
         log = (self.run / "log").open("w")

@@ -241,7 +241,7 @@ def test_a_learner_learns_from_balancers(
             self.ground = Ground()
 
         @contextmanager
-        def learning_ground(self, scenario: Scenario, name: str) -> Iterator[Ground]:
+        def learning_ground(self, scenario: Scenario, name: str, dataplane: str) -> Iterator[Ground]:
             yield self.ground
 
     host = Host()
@@ -255,7 +255,7 @@ def test_a_learner_learns_from_balancers(
     trainer = DistrLbTrainer(config, scenario, seed=2)
     live.begin_from(trainer, tmp_path / "run")
     assert trainer.policy() == simulated.policy()
-    with live.learning(trainer, scenario, config, "tb"):
+    with live.learning(trainer, scenario, config, "tb", "lb"):
         played = trainer.round(1)
     assert host.ground.seeds == [native.train_seed(2, 0)]
     assert played.stats["flows"][0] > 0

@@ -85,7 +85,7 @@ def test_every_request_is_answered_and_every_server_has_its_part(place: site.Sit
 
 
 def test_rows_of_a_run(place: site.Site, capfd: pytest.CaptureFixture[str]) -> None:
-    options = live.Options(place.network.prefix, "kernel")
+    options = live.Options(place.network.prefix, ("kernel",))
     # The fixture holds the lock of its testbed, as any other command would.
     with pytest.raises(UserError, match="in use by another command"):
         live.run_live([SCENARIO], live.parse(["wcmp"]), range(1), options)

@@ -41,7 +41,7 @@ class Host(Protocol):
     play_study: Callable[
         [Sequence[Scenario], Sequence[Contender], range, str, str, OnProgress], Sequence[dict[str, Any]]
     ]
-    learning_ground: Callable[[Scenario, str], AbstractContextManager[Ground]]
+    learning_ground: Callable[[Scenario, str, str], AbstractContextManager[Ground]]
 
 
 def host() -> Host:
@@ -70,11 +70,11 @@ def check_learner(algorithm: str, hyper: dict[str, Any]) -> None:
 
 
 @contextmanager
-def learning(trainer: Any, scenario: Scenario, config: Any, testbed: str) -> Iterator[None]:
+def learning(trainer: Any, scenario: Scenario, config: Any, testbed: str, dataplane: str) -> Iterator[None]:
     """Within the block the trainer plays on the testbed of that name. UserError or LiveError."""
     from steelyard.envs.live_v0 import LiveBatch
 
-    with host().learning_ground(scenario, testbed) as ground:
+    with host().learning_ground(scenario, testbed, dataplane) as ground:
         batch = LiveBatch(
             scenario,
             ground.pools,

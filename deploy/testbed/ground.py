@@ -78,16 +78,17 @@ class Ground:
 
 
 @contextmanager
-def ground(scenario: Scenario, name: str) -> Iterator[Ground]:
+def ground(scenario: Scenario, name: str, dataplane: str = balancers.DEFAULT) -> Iterator[Ground]:
     """A testbed of that name for this process alone, its balancers waiting for agents.
 
-    Brought up if need be, and then taken down again afterwards. UserError or TestbedError.
+    Brought up if need be, and then taken down again afterwards. UserError or TestbedError; the former for a
+    dataplane that no agent can steer.
     """
     site.check_scenario(scenario)
-    balancers.check(scenario, lb_config.AGENT, balancers.LB)
+    balancers.check(scenario, lb_config.AGENT, dataplane)
     with (
         site.borrowed(name, scenario, keep=False) as place,
-        balancers.forwarding(place, scenario, lb_config.AGENT, balancers.LB, 0) as active,
+        balancers.forwarding(place, scenario, lb_config.AGENT, dataplane, 0) as active,
     ):
         pools = [balancers.shared_memory(name, index) for index in range(scenario.num_agents)]
         made = Ground(place, scenario, active, pools)

@@ -30,10 +30,24 @@ class Options:
 
     name: str = DEFAULT_PREFIX
     """Of the testbed."""
-    dataplane: str = balancers.DEFAULT
-    """What forwards: lb (steelyard-lb) or kernel."""
+    dataplanes: tuple[str, ...] = (balancers.DEFAULT,)
+    """What forwards, of balancers.DATAPLANES. Of several, those that only hash play just what they can."""
     keep: bool = True
     """Leave the testbed up if it was brought up here."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Who plays the episode of a seed, and by what."""
+
+    contender: rules.Contender
+    run: int
+    dataplane: str
+
+    @property
+    def member(self) -> rules.Member:
+        """The rule or policy file."""
+        return self.contender.members[self.run]
 
 
 def silent(done: int, total: int, what: str) -> None:
@@ -47,35 +61,48 @@ def run_live(
     options: Options = Options(),
     on_progress: OnProgress = silent,
 ) -> list[dict[str, Any]]:
-    """One row per scenario, member and seed, in that order; the testbed is brought up if it is not.
+    """One row per scenario, turn and seed, in that order; the testbed is brought up if it is not.
 
     A row has the keys of a simulated one (trainers.evaluation.run_cells) and `dataplane`, `lag_p99_s` (how
     late requests left), `service_mean_s` (CPU time of a request), `server_flows`, `problems`, `lb_cpu_share`
     (of one processor, all balancers together). UserError before anything is played for a policy or scenario
     that cannot be.
     """
+    who = turns(contenders, options.dataplanes)
     for scenario in scenarios:
         site.check_scenario(scenario)
-        for member in (member for contender in contenders for member in contender.members):
-            balancers.check(scenario, member.source, options.dataplane)
-    who = [(contender, run) for contender in contenders for run in range(len(contender.members))]
+        for turn in who:
+            balancers.check(scenario, turn.member.source, turn.dataplane)
     total = len(scenarios) * len(who) * len(seeds)
     rows: list[dict[str, Any]] = []
     for scenario in scenarios:
         played: dict[tuple[int, int], dict[str, Any]] = {}
         with _up(scenario, options) as place:
-            # All policies play a seed one after another, so that a machine that slows down does so for all.
+            # All turns play a seed one after another, so that a machine that slows down does so for all.
             for seed in seeds:
-                for index, (contender, run) in enumerate(who):
-                    member = contender.members[run]
-                    on_progress(len(rows) + len(played), total, f"{scenario.name} {member.name}, seed {seed}")
-                    metrics = run_episode(place, scenario, member.source, seed, options.dataplane)
-                    fixed = {"scenario": scenario.name, "policy": member.name, "contender": contender.label}
-                    own = {**fixed, "run": run, "seed": seed, **metrics, "convention": CONVENTION}
-                    played[index, seed] = own
+                for index, turn in enumerate(who):
+                    what = f"{scenario.name} {turn.member.name} by {turn.dataplane}, seed {seed}"
+                    on_progress(len(rows) + len(played), total, what)
+                    metrics = run_episode(place, scenario, turn.member.source, seed, turn.dataplane)
+                    names = {"policy": turn.member.name, "contender": turn.contender.label, "run": turn.run}
+                    fixed = {"scenario": scenario.name, **names, "seed": seed}
+                    played[index, seed] = {**fixed, **metrics, "convention": CONVENTION}
         rows += [played[key] for key in sorted(played)]
     on_progress(total, total, "")
     return rows
+
+
+def turns(contenders: Sequence[rules.Contender], dataplanes: Sequence[str]) -> list[Turn]:
+    """Every member by every dataplane; of several dataplanes only those that can run it."""
+    found = [
+        Turn(contender, run, dataplane)
+        for contender in contenders
+        for run in range(len(contender.members))
+        for dataplane in dataplanes
+    ]
+    if len(dataplanes) == 1:
+        return found
+    return [turn for turn in found if balancers.can_run(turn.dataplane, turn.member.source)]
 
 
 def run_episode(
@@ -86,11 +113,12 @@ def run_episode(
         before_s, began = active.cpu_s(), time.monotonic()
         played = play.play(place, scenario, seed, active.watch)
         lb_cpu_share = (active.cpu_s() - before_s) / (time.monotonic() - began)
+        trouble = active.trouble()
     return {
         **measure.row(scenario, played.episode),
         "dataplane": dataplane,
         "lb_cpu_share": lb_cpu_share,
-        "problems": play.describe(played.problems),
+        "problems": ", ".join(filter(None, [play.describe(played.problems), trouble])),
     }
 
 
@@ -108,12 +136,12 @@ def play_study(
 ) -> list[dict[str, Any]]:
     """As run_live, on the testbed of that name; if it is not up, on one for the occasion."""
     check_contenders(contenders)
-    return run_live(scenarios, contenders, seeds, Options(name, dataplane, keep=False), on_progress)
+    return run_live(scenarios, contenders, seeds, Options(name, (dataplane,), keep=False), on_progress)
 
 
-def learning_ground(scenario: Scenario, name: str) -> AbstractContextManager[ground.Ground]:
+def learning_ground(scenario: Scenario, name: str, dataplane: str) -> AbstractContextManager[ground.Ground]:
     """As ground.ground."""
-    return ground.ground(scenario, name)
+    return ground.ground(scenario, name, dataplane)
 
 
 def parse(policies: Sequence[str]) -> list[rules.Contender]:

@@ -7,6 +7,8 @@ testbed from its first moment on, so the machine's own network is never changed.
 
 Forwarding is direct server return on layer 2: balancers and servers share a bridge in the edge router's
 namespace, servers hold the virtual address without answering ARP for it, and replies pass the router alone.
+With VPP it is so on layer 3: a server is reached under an address of its own, and a DSCP stands for the
+virtual one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ MAX_BALANCERS = 32
 MAX_SERVERS = 128
 VIP = "10.222.2.1"
 HTTP_PORT = 80
+DSCP = 2
+"""What stands for the virtual address in a packet on its way to a server's own (layer 3)."""
 DEVICE = "eth0"
 """The one device of a client, a balancer or a server."""
 
@@ -122,6 +126,11 @@ def server_address(index: int) -> str:
     return f"10.222.0.{100 + index}"
 
 
+def other_address(index: int) -> str:
+    """An IPv4 address beside those of balancers and servers, index below 4096."""
+    return f"10.222.{16 + index // 256}.{index % 256}"
+
+
 def balancer_mac(index: int) -> str:
     """Hardware address of a balancer."""
     return f"02:53:4c:00:01:{index:02x}"
@@ -171,6 +180,20 @@ def forward_by_kernel(network: Network, weights: Sequence[int]) -> list[Step]:
 def forward_by_process(network: Network) -> list[Step]:
     """No balancer's kernel forwards: a process of its own does."""
     return [Sysctl(network.balancer(i), "net.ipv4.ip_forward", "0") for i in range(network.balancers)]
+
+
+def restore_vip(network: Network) -> list[Step]:
+    """Every server's kernel takes packets with the DSCP, whatever their address, as for the virtual one."""
+    table = "table ip steelyard"
+    rules = (
+        f"add {table}; delete {table}; add {table}; "
+        "add chain ip steelyard pre { type filter hook prerouting priority raw ; }; "
+        f"add rule ip steelyard pre ip dscp {DSCP} tcp dport {HTTP_PORT} ip daddr set {VIP}"
+    )
+    steps: list[Step] = []
+    for j in range(network.servers):
+        steps.append(Run(("nsenter", f"--net=/run/netns/{network.server(j)}", "nft", rules)))
+    return steps
 
 
 def kernel_weights(capacities: Sequence[float]) -> list[int]:

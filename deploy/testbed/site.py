@@ -27,6 +27,7 @@ from steelyard.envs.scenario import Scenario
 from steelyard.envs.worlds import load_scenario
 
 HOME = Path("/run/steelyard")
+SHARED_MEMORY = Path("/dev/shm")
 MAX_WORKERS = 256
 DEFAULT_SCENARIO = "testbed-2x4"
 _TRIES = 20
@@ -174,9 +175,9 @@ def take_down(name: str) -> list[str]:
 
 
 def traces(name: str) -> list[str]:
-    """What is there of a testbed: namespaces, control groups, files."""
+    """What is there of a testbed: namespaces, control groups, files, shared memory."""
     found = [f"namespace {namespace}" for namespace in machine.namespaces(name)]
-    places = [home(name), *(groups.folder(name) for groups in _groups())]
+    places = [home(name), *(groups.folder(name) for groups in _groups()), *_shared(name)]
     return found + [str(place) for place in places if place.exists()]
 
 
@@ -188,6 +189,13 @@ def _remove(name: str) -> None:
     machine.carry_out(network.take_down(found))
     if home(name).exists():
         shutil.rmtree(home(name))
+    for path in _shared(name):
+        path.unlink(missing_ok=True)
+
+
+def _shared(name: str) -> list[Path]:
+    """Shared memory that balancers of a testbed have left."""
+    return sorted(SHARED_MEMORY.glob(f"{name}-lb[0-9]*"))
 
 
 def _groups() -> list[capacity.CpuGroups]:

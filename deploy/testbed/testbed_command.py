@@ -132,8 +132,9 @@ class Play:
     """Episodes with seeds A, A+1, ..., B-1."""
     overrides: Overrides = ()
     """Change a value of the scenario (--set episode.horizon_s=10)."""
-    dataplane: Literal["lb", "kernel"] = "lb"
-    """lb: steelyard-lb in every balancer; kernel: hashing by the kernels' routes (ecmp, wcmp)."""
+    dataplane: Literal["lb", "kernel", "vpp", "vpp-lb"] = "lb"
+    """lb: steelyard-lb in every balancer; vpp: VPP with the plugin (docs/vpp.md); and two that only hash
+    (ecmp, wcmp), kernel: the kernels' routes; vpp-lb: VPP's own balancer."""
     json: OptionalFile = None
     """Write one JSON record per episode to this file, as `steelyard simulate` does."""
     name: Name = _NAME
@@ -143,13 +144,14 @@ class Play:
 
     def run(self) -> int:
         """Play and report."""
-        from steelyard.deploy.testbed import live
+        from steelyard.deploy.testbed import balancers, live
 
         seeds = parse_seeds(self.seeds)
         target = None if self.json is None else _check_target(self.json)
         scenario = self._scenario()
-        contenders = live.parse(self.policy or (("ecmp",) if self.dataplane == "kernel" else ("lsq", "sed")))
-        options = live.Options(self.name, self.dataplane, keep=False)
+        hashing = self.dataplane in balancers.HASHING
+        contenders = live.parse(self.policy or (("ecmp",) if hashing else ("lsq", "sed")))
+        options = live.Options(self.name, (self.dataplane,), keep=False)
         tell = live.silent if self.quiet else _progress
         rows = live.run_live([scenario], contenders, seeds, options, tell)
         if target is not None:

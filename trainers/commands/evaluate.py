@@ -31,8 +31,9 @@ class Evaluate(common.StudyOptions):
 
     live: common.Quiet = False
     """Play on a testbed in the place of the simulator; needs root, and scenarios that a testbed can be."""
-    dataplane: Literal["lb", "kernel"] = "lb"
-    """With --live: lb, steelyard-lb in every balancer; kernel, hashing by routes (ecmp, wcmp)."""
+    dataplane: Literal["lb", "kernel", "vpp", "vpp-lb"] = "lb"
+    """With --live: lb, steelyard-lb in every balancer; vpp, VPP with the plugin; and two that only hash
+    (ecmp, wcmp): kernel, by routes; vpp-lb, VPP's own balancer."""
     testbed: Annotated[str, tyro.conf.arg(metavar="NAME")] = "steelyard"
     """With --live: name of the testbed; if it is not up, it is brought up, and taken down at the end."""
 

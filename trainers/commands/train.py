@@ -70,6 +70,8 @@ class Train:
     """With --live: begin with what this run has learnt in the simulator."""
     testbed: Annotated[str, tyro.conf.arg(metavar="NAME")] = "steelyard"
     """With --live: name of the testbed; if it is not up, it is brought up, and taken down at the end."""
+    dataplane: Literal["lb", "vpp"] = "lb"
+    """With --live: lb, steelyard-lb in every balancer; vpp, VPP with the plugin (docs/vpp.md)."""
     quiet: common.Quiet = False
     """Print nothing but errors."""
 
@@ -98,6 +100,8 @@ class Train:
         results.check_directory("--run", self.directory)
         if self.live:
             return self._train_live(scenario, hyper)
+        if self.dataplane != "lb":
+            raise UserError(f"--dataplane {self.dataplane}: only with --live")
         if self.begin is not None:
             raise UserError("--from: only with --live; --resume goes on with a run")
         config, trainer = algorithms.make_trainer(self.algo, scenario, hyper, self.seed, self.threads)
@@ -121,7 +125,7 @@ class Train:
             live.begin_from(trainer, Path(self.begin))
         plan = dataclasses.replace(self._plan(scenario, config), engine="live")
         session.check_run(plan, self.resume)
-        with live.learning(trainer, scenario, config, self.testbed):
+        with live.learning(trainer, scenario, config, self.testbed, self.dataplane):
             saved = session.open_run(plan, self.resume)
             return session.Session(plan, trainer, saved).run(), trainer.episodes
 
