@@ -199,12 +199,14 @@ class Pool:
     transport: str = "af_packet"
     vip_keys: str = ""
     """More lines of the IPv4 VIP."""
+    transport_keys: str = ""
     root_keys: str = ""
 
     def text(self, folder: Path) -> str:
         """The configuration file: one VIP of each family over the same servers."""
         text = f'control_socket = "{folder}/control"\nmetrics_listen = "{METRICS}"\nhash_seed = 7\n'
         text += f'{self.root_keys}[link]\ninterface = "eth0"\n[transport]\nkind = "{self.transport}"\n'
+        text += self.transport_keys
         for name, address, v6 in (("web4", VIP4, False), ("web6", VIP6, True)):
             text += f'[[vip]]\nname = "{name}"\naddress = "{address}"\nport = {PORT}\nrule = "{self.rule}"\n'
             text += self.vip_keys if not v6 else ""

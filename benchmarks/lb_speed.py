@@ -4,8 +4,9 @@
 
 Client, forwarder and one Apache are namespaces of this machine, so that they share its cores: what a
 forwarder takes, the others lack. All forward to the same server: the kernel by a route, steelyard-lb (lsq)
-through AF_PACKET and through AF_XDP. Rounds go through all forwarders in turn; medians are printed.
-The client `ab` is of Debian's apache2-utils.
+through AF_PACKET and through AF_XDP; and each again ("awake") while processors are to wake at once, which the
+balancer asks for by `cpu_latency_us = 0`. Rounds go through all forwarders in turn; medians are printed. The
+client `ab` is of Debian's apache2-utils.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import tyro
 
 from steelyard.benchmarks.lb_net import PORT, VIP4, VIP6, Balancer, Net, Pool
 from steelyard.benchmarks.lb_trouble import Row, running
+from steelyard.benchmarks.wake_up import processors_awake
 from steelyard.envs.errors import UserError
 from steelyard.trainers import cli
 
@@ -76,10 +78,10 @@ def apache_servers(net: Net) -> None:
     net.serve(command)
 
 
-def load(net: Net, seconds: float, at_once: int, keep: bool) -> Row:
+def load(net: Net, seconds: int, at_once: int, keep: bool) -> Row:
     """Requests by ab, as many at once; requests per second and latency percentiles [ms]."""
     out = net.folder / "percentiles.csv"
-    command = ["ab", "-q", "-t", f"{seconds:g}", "-n", "10000000", "-c", str(at_once), "-e", str(out)]
+    command = ["ab", "-q", "-t", str(seconds), "-n", "10000000", "-c", str(at_once), "-e", str(out)]
     url = f"http://{VIP4}:{PORT}/index"
     done = subprocess.run(
         net.inside("client", *command, *(["-k"] if keep else []), url), capture_output=True, text=True
@@ -103,16 +105,27 @@ def by_kernel(net: Net, folder: Path) -> Iterator[Balancer | None]:
         net.stop_kernel_forwarding("lb")
 
 
-def by_balancer(transport: str) -> Callable[[Net, Path], object]:
+@contextmanager
+def by_kernel_awake(net: Net, folder: Path) -> Iterator[Balancer | None]:
+    """The same while processors are to wake at once."""
+    with processors_awake(), by_kernel(net, folder) as nobody:
+        yield nobody
+
+
+def by_balancer(transport: str, keys: str = "") -> Callable[[Net, Path], object]:
     """steelyard-lb in that namespace."""
-    pool = Pool(servers=tuple(range(SERVERS)), transport=transport)
+    pool = Pool(servers=tuple(range(SERVERS)), transport=transport, transport_keys=keys)
     return lambda net, folder: running(net, folder, pool)
 
 
+AWAKE = "cpu_latency_us = 0\n"
 FORWARDERS: dict[str, Callable[[Net, Path], object]] = {
     "kernel": by_kernel,
     "af_packet": by_balancer("af_packet"),
     "af_xdp": by_balancer("af_xdp"),
+    "kernel-awake": by_kernel_awake,
+    "af_packet-awake": by_balancer("af_packet", AWAKE),
+    "af_xdp-awake": by_balancer("af_xdp", AWAKE),
 }
 LOADS = {
     "keep-alive, 32 at once": (32, True),
@@ -125,8 +138,8 @@ LOADS = {
 class LbSpeed:
     """Measure requests per second and latency through forwarders."""
 
-    seconds: float = 3.0
-    """Length of one load [s]."""
+    seconds: int = 3
+    """Length of one load [s]; ab knows whole ones, and no end at 0."""
     rounds: int = 5
     """Each forwarder meets each load so many times."""
     json: str | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -77,6 +79,24 @@ def test_sighup_reloads_and_a_bad_file_changes_nothing(net: Net, tmp_path: Path)
         trouble.hang_up(balancer)
         wait_until(lambda: bool(balancer.events("reload_refused")), "it is refused")
         nothing_lost(Traffic(net, 3, 0.5, 10).told())
+
+
+def asked_cpu_latency_us() -> int:
+    """The least that anybody on this machine asks of its processors (PM QoS)."""
+    device = os.open("/dev/cpu_dma_latency", os.O_RDONLY)
+    try:
+        return int(struct.unpack("i", os.read(device, 4))[0])
+    finally:
+        os.close(device)
+
+
+def test_processors_are_to_wake_quickly_while_packets_come(net: Net, tmp_path: Path) -> None:
+    before = asked_cpu_latency_us()
+    with running(net, tmp_path, Pool(transport_keys="cpu_latency_us = 3\n")):
+        traffic = Traffic(net, 3, 1.0, 20)
+        wait_until(lambda: asked_cpu_latency_us() == 3, "it is asked for")
+        nothing_lost(traffic.told())
+        wait_until(lambda: asked_cpu_latency_us() == before, "it is no longer asked for")
 
 
 def test_prometheus_says_what_stats_say(net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,13 @@
 """benchmarks/: the SimPy reference agrees with the simulator, `steelyard bench` has ratios, the demo runs."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 from steelyard import native
-from steelyard.benchmarks import demo, speed
+from steelyard.benchmarks import demo, speed, wake_up
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers import cli
@@ -38,6 +39,13 @@ def test_ratio_is_how_many_times_better():
     assert speed.ratio(fast, found) == 10.0
     assert speed.ratio(many, found) == 2.0
     assert (slow.reached(), fast.reached(), many.reached()) == (None, True, False)
+
+
+def test_wake_up_comes_to_an_end_where_it_was():
+    affinity = os.sched_getaffinity(0)
+    here = min(affinity)
+    assert wake_up.wake_up_us(here, here, 3) > 0
+    assert os.sched_getaffinity(0) == affinity
 
 
 def test_bench_reports_every_measurement(tmp_path, capsys, monkeypatch):

@@ -21,7 +21,10 @@ float seconds(TimeNs duration) { return static_cast<float>(duration) * kSecondsP
 LoadBalancer::LoadBalancer(const BalancerConfig& config, const RuleConfig& rule)
     : config_(config),
       keeps_samples_(config.features || rule.traits->score == Score::kPeakEwma),
+      by_delay_(rule.traits->score == Score::kLocal && rule.traits->sampling == Sampling::kAll &&
+                config.num_servers >= DelayKeys::kFewest),
       rule_(rule),
+      keys_(config.num_servers),
       table_(config.flow_table_buckets, config.flow_table_ways, config.preallocate) {
   const int n = config.num_servers;
   configured_.assign(n, kUnitWeight);
@@ -104,7 +107,17 @@ ServerId LoadBalancer::choose_by_hash(uint64_t word) {
   }
 }
 
+// As argmin_expected_delay.
+ServerId LoadBalancer::choose_by_delay(uint64_t word) const {
+  const uint32_t start = below(word, static_cast<uint32_t>(members_.size()));
+  const ServerId server = members_[keys_.first_least(start)];
+  if (flows_on_[server] < DelayKeys::kExactLoad) [[likely]]
+    return server;
+  return argmin_expected_delay(members_, flows_on_.data(), weight_.data(), word);
+}
+
 inline ServerId LoadBalancer::choose_by_score(uint64_t word, TimeNs now, const uint32_t* global_load) {
+  if (by_delay_) return choose_by_delay(word);
   const Score score = rule_.traits->score;
   const uint32_t* load = score == Score::kLocal ? flows_on_.data() : told_loads(word, now, global_load);
   ServerId server = kNoServer;
@@ -192,6 +205,7 @@ ServerId LoadBalancer::open(uint64_t hash, ServerId server, TimeNs now) {
     return members_[below(mix64(hash ^ kChoiceSalt), static_cast<uint32_t>(members_.size()))];
   }
   ++flows_on_[server];
+  follow(server);
   return server;
 }
 
@@ -202,6 +216,7 @@ bool LoadBalancer::adopt(uint64_t hash, ServerId server, LoadBalancer& from) {
   if (entry == nullptr) return false;
   entry->acked = known->acked;
   ++flows_on_[server];
+  follow(server);
   return true;
 }
 
@@ -218,6 +233,7 @@ void LoadBalancer::close(uint64_t hash, bool completed, TimeNs now) {
   const ServerId server = entry->server;
   const TimeNs opened = entry->opened;
   --flows_on_[server];
+  follow(server);
   table_.close(hash, entry);
   if (keeps_samples_ && completed) add_completion(server, opened, now);
 }
@@ -252,7 +268,12 @@ void LoadBalancer::set_members(std::span<const ServerId> members) {
   refresh_tables();
 }
 
+void LoadBalancer::refresh_keys() {
+  if (by_delay_) keys_.build(members_, flows_on_.data(), weight_.data());
+}
+
 void LoadBalancer::refresh_tables() {
+  refresh_keys();
   if (members_.empty()) return;
   const Sampling sampling = rule_.traits->sampling;
   if (rule_.traits->score == Score::kLeastRequest)
@@ -286,6 +307,7 @@ int LoadBalancer::tick(TimeNs now, const uint32_t* probed_load) {
     std_[j] = reduced.std;
   }
   hlb_.step(members_, mean_.data(), std_.data(), weight_.data());
+  refresh_keys();
   return 0;
 }
 
@@ -293,6 +315,7 @@ void LoadBalancer::set_action(const float* action) { action_.assign(action, acti
 
 void LoadBalancer::apply_action() {
   for (size_t j = 0; j < weight_.size(); ++j) weight_[j] = weight_to_q16(weight_of_action(action_[j]));
+  refresh_keys();
 }
 
 void LoadBalancer::set_weights(std::span<const double> weights) {
@@ -307,6 +330,7 @@ void LoadBalancer::observe(TimeNs now, float* out) {
 void LoadBalancer::show(std::span<const uint32_t> flows_on, std::span<const Reservoir> durations,
                         std::span<const Reservoir> completions, const Reservoir& inter_arrival) {
   flows_on_.assign(flows_on.begin(), flows_on.end());
+  refresh_keys();
   duration_.assign(durations.begin(), durations.end());
   completion_.assign(completions.begin(), completions.end());
   inter_arrival_ = inter_arrival;

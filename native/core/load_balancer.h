@@ -8,6 +8,7 @@
 
 #include "native/core/c3.h"
 #include "native/core/charon.h"
+#include "native/core/delay_keys.h"
 #include "native/core/flow_table.h"
 #include "native/core/hlb.h"
 #include "native/core/least_request.h"
@@ -102,6 +103,7 @@ class LoadBalancer {
   uint64_t untracked() const { return untracked_; }
 
  private:
+  ServerId choose_by_delay(uint64_t word) const;
   ServerId choose_otherwise(uint64_t word, TimeNs now);
   ServerId choose_by_hash(uint64_t word);
   ServerId choose_by_c3(uint64_t word) const;
@@ -112,10 +114,15 @@ class LoadBalancer {
   [[gnu::noinline]] void add_completion(ServerId server, TimeNs opened,
                                         TimeNs now);  // apart: close needs no frame
   void refresh_tables();
+  void refresh_keys();
+  void follow(ServerId server) {
+    if (by_delay_) keys_.update(server, flows_on_[server], weight_[server]);
+  }
   int probe(TimeNs now, const uint32_t* probed_load);
 
   BalancerConfig config_;
   bool keeps_samples_;  // of completed flows
+  bool by_delay_;       // keys_ follow: the rule looks at all of many servers, by this balancer's counts
   RuleConfig rule_;
   std::vector<ServerId> members_;
   std::vector<uint64_t> names_;
@@ -123,6 +130,7 @@ class LoadBalancer {
   std::vector<WeightQ16> weight_;
   std::vector<WeightQ16> configured_;
   std::vector<float> action_;
+  DelayKeys keys_;
   std::vector<uint32_t> score_;
   std::vector<float> mean_, std_;  // scratch of tick
   FlowTable table_;

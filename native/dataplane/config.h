@@ -73,7 +73,8 @@ struct LinkConfig {
 struct TransportConfig {
   std::string kind = "af_packet";  // or af_xdp
   uint32_t ring_frames = 4096;
-  double spin_us = 0;  // before it sleeps for packets
+  double spin_us = 0;                      // before it sleeps for packets
+  std::optional<uint32_t> cpu_latency_us;  // within which processors are to wake while packets come
   friend bool operator==(const TransportConfig&, const TransportConfig&) = default;
 };
 

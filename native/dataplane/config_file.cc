@@ -171,6 +171,7 @@ void read_transport(Table& table, TransportConfig* transport) {
   table.choice<std::string>("kind", {{"af_packet", "af_packet"}, {"af_xdp", "af_xdp"}}, &transport->kind);
   table.whole("ring_frames", 64, 1 << 20, &transport->ring_frames);
   table.number("spin_us", 0, 1e6, &transport->spin_us);
+  table.whole("cpu_latency_us", 0, 1'000'000, &transport->cpu_latency_us);
 }
 
 void read_server(Table& table, ServerConfig* server) {

@@ -47,7 +47,8 @@ std::vector<PolicyArtefact> read_policies(const Config& config) {
 Runtime::Runtime(const Config& config, Log* log)
     : log_(log),
       forwarder_(config, link_of(config.link), read_policies(config)),
-      transport_(open_transport(config, forwarder_.link().mtu)) {
+      transport_(open_transport(config, forwarder_.link().mtu)),
+      cpu_latency_(config.transport.cpu_latency_us) {
   transport_->set_addresses(addresses_of(config));
   hide_from_kernel(config);
   tapes_.start(&forwarder_, monotonic_now());
@@ -71,6 +72,7 @@ void Runtime::run() {
   while (!stop_.load(std::memory_order_relaxed)) {
     std::span<Packet> burst = transport_->receive(static_cast<int>(kTick / 1'000'000));
     const TimeNs now = monotonic_now();
+    if (!burst.empty()) cpu_latency_.packets_came(now);
     forwarder_.process(burst, now, verdicts.data());
     for (size_t i = 0; i < burst.size(); ++i) {
       if (sends(verdicts[i])) transport_->queue(burst[i]);
@@ -88,6 +90,7 @@ void Runtime::run() {
 
 void Runtime::tick(TimeNs now) {
   forwarder_.tick(now, [this](std::span<const uint8_t> frame) { transport_->send(frame); });
+  cpu_latency_.tick(now);
   report_health();
   report_tapes(tapes_.ended(&forwarder_));
   if (has_job_.load(std::memory_order_acquire)) run_job();

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "native/dataplane/cpu_latency.h"
 #include "native/dataplane/forwarder.h"
 #include "native/dataplane/kernel_routes.h"
 #include "native/dataplane/log.h"
@@ -44,6 +45,7 @@ class Runtime {
   Log* log_;
   Forwarder forwarder_;
   std::unique_ptr<Transport> transport_;
+  CpuLatency cpu_latency_;
   KernelRoutes routes_;
   Tapes tapes_;
   std::atomic<bool> stop_ = false;

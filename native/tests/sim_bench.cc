@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "native/core/delay_keys.h"
 #include "native/core/reservoir.h"
 #include "native/core/rng.h"
 #include "native/core/select.h"
@@ -85,28 +86,50 @@ void ReservoirReduce(benchmark::State& state) {
   }
 }
 
-// One choice among all servers, of unpredictable loads.
-void Argmin(benchmark::State& state) {
-  const size_t servers = static_cast<size_t>(state.range(0));
-  std::vector<core::ServerId> members(servers);
-  std::vector<uint32_t> load(servers);
-  std::vector<core::WeightQ16> weight(servers);
-  for (size_t j = 0; j < servers; ++j) {
-    members[j] = static_cast<core::ServerId>(j);
-    weight[j] = (j < servers / 2 ? 4 : 2) * core::kUnitWeight;
+// One choice among all servers, of unpredictable loads: by the loop over integers, and by keys.
+struct ArgminPool {
+  explicit ArgminPool(const benchmark::State& state) : servers(static_cast<size_t>(state.range(0))) {
+    for (size_t j = 0; j < servers; ++j) {
+      members.push_back(static_cast<core::ServerId>(j));
+      weight.push_back((j < servers / 2 ? 4 : 2) * core::kUnitWeight);
+    }
+    load.resize(servers);
   }
+  size_t servers;
+  std::vector<core::ServerId> members;
+  std::vector<uint32_t> load;
+  std::vector<core::WeightQ16> weight;
   uint64_t key = 0;
+};
+
+void Argmin(benchmark::State& state) {
+  ArgminPool pool(state);
   for (auto _ : state) {
-    const uint64_t word = core::draw(3, key++);
-    load[word % servers] = static_cast<uint32_t>(word >> 60);
-    benchmark::DoNotOptimize(core::argmin_expected_delay(members, load.data(), weight.data(), word));
+    const uint64_t word = core::draw(3, pool.key++);
+    pool.load[word % pool.servers] = static_cast<uint32_t>(word >> 60);
+    benchmark::DoNotOptimize(
+        core::argmin_expected_delay(pool.members, pool.load.data(), pool.weight.data(), word));
+  }
+}
+
+void ArgminByKeys(benchmark::State& state) {
+  ArgminPool pool(state);
+  core::DelayKeys keys(static_cast<int>(pool.servers));
+  keys.build(pool.members, pool.load.data(), pool.weight.data());
+  for (auto _ : state) {
+    const uint64_t word = core::draw(3, pool.key++);
+    const size_t j = word % pool.servers;
+    keys.update(static_cast<core::ServerId>(j), static_cast<uint32_t>(word >> 60), pool.weight[j]);
+    benchmark::DoNotOptimize(
+        pool.members[keys.first_least(core::below(word, static_cast<uint32_t>(pool.servers)))]);
   }
 }
 
 BENCHMARK(ClusterSed)->Arg(0)->Arg(1);
 BENCHMARK(ClusterBatchStep)->Arg(1)->Arg(64);
 BENCHMARK(ReservoirReduce)->Arg(0)->Arg(1);
-BENCHMARK(Argmin)->Arg(8)->Arg(64);
+BENCHMARK(Argmin)->Arg(8)->Arg(16)->Arg(64);
+BENCHMARK(ArgminByKeys)->Arg(8)->Arg(16)->Arg(64);
 
 }  // namespace
 }  // namespace steelyard::sim
