@@ -64,14 +64,23 @@ def why_not() -> str:
 class Vpp:
     """A running VPP; a context manager. `enter`: the command that starts it elsewhere, as in a namespace."""
 
-    def __init__(self, folder: Path, workers: int = 0, enter: Iterable[str] = (), sleep_us: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 0,
+        enter: Iterable[str] = (),
+        sleep_us: int = 0,
+        installed: Path | None = None,
+    ) -> None:
+        """installed: the root below which the plugin lies, if not where it was built."""
         self.run = folder / "vpp"
         self.run.mkdir()
         self.enter = list(enter)
         self.home = prefix() or Path("/usr")
         libraries = sorted(self.home.glob("lib/*/vpp_plugins")) + sorted(self.home.glob("lib/vpp_plugins"))
-        built = plugin()
+        built = next(installed.rglob("steelyard_plugin.so")) if installed else plugin()
         assert built is not None
+        self.api_file = next((installed or built.parent.parent).rglob("steelyard.api.json"))
         (self.run / "startup.conf").write_text(
             STARTUP.format(
                 run=self.run,
@@ -105,8 +114,7 @@ class Vpp:
             self.process.wait()
 
     def _connect(self) -> Any:
-        ours = Path(str(plugin())).parent.parent / "steelyard.api.json"
-        files = [*map(str, (self.home / "share/vpp/api").rglob("*.api.json")), str(ours)]
+        files = [*map(str, (self.home / "share/vpp/api").rglob("*.api.json")), str(self.api_file)]
         client = importlib.import_module("vpp_papi").VPPApiClient(
             apifiles=files, server_address=str(self.run / "api.sock")
         )
