@@ -170,6 +170,7 @@ def test_two_workers(tmp_path: Path) -> None:
     ports = {0: range(1, 101), 1: range(101, 301)}
     with running(tmp_path, workers=2) as vpp:
         serve(vpp, "gre", only4=True)
+        vpp.cli("steelyard vip set tcp4 opening 3600")  # no flow ends by itself, however slow the machine
         tape = tmp_path / "two.tape"
         vpp.cli(f"steelyard tape tcp4 {tape}")
         went: dict[int, list[str]] = {}
