@@ -70,6 +70,7 @@ have nsenter || missing+=(util-linux); \
 [[ -x /usr/sbin/apache2 ]] || missing+=(apache2-bin); \
 have ethtool || missing+=(ethtool); \
 have curl || missing+=(curl); \
+have nft || missing+=(nftables); \
 [[ -e /usr/include/xdp/xsk.h ]] || missing+=(libxdp-dev); \
 compgen -G '/usr/lib/apache2/modules/libphp*.so' >/dev/null || missing+=(libapache2-mod-php);
 endef
@@ -137,7 +138,8 @@ vpp-plugin: | $(VENV)/.torch
 
 test-vpp: vpp-plugin native | $(VENV)/.dev
 	$(PIP) vpp-papi
-	$(PY) -m pytest -q -rs tests/test_vpp.py tests/test_vpp_live.py tests/test_testbed_vpp_live.py
+	$(PY) -m pytest -q -rs tests/test_vpp.py tests/test_vpp_table.py tests/test_vpp_policy.py tests/test_vpp_live.py \
+	  tests/test_testbed_vpp_live.py
 
 stubs: native | $(VENV)/.dev
 	@if [[ ! -e native/_native.pyi || native/_native$(EXT_SUFFIX) -nt native/_native.pyi ]]; then \

@@ -92,9 +92,9 @@ def why_not() -> str:
     return ""
 
 
-def startup(run: Path, segment: str, workers: int = 0, sleep_us: int = 0) -> str:
+def startup(run: Path, segment: str, workers: int = 0, sleep_us: int = 0, built: Path | None = None) -> str:
     """A start-up file: sockets in the folder `run`, API memory named `segment`, our plugin and lb."""
-    home, built = prefix() or Path("/usr"), plugin()
+    home, built = prefix() or Path("/usr"), built or plugin()
     assert built is not None
     return STARTUP.format(
         run=run,
@@ -109,12 +109,23 @@ def startup(run: Path, segment: str, workers: int = 0, sleep_us: int = 0) -> str
 class Vpp:
     """A running VPP; a context manager. `enter`: the command that starts it elsewhere, as in a namespace."""
 
-    def __init__(self, folder: Path, workers: int = 0, enter: Iterable[str] = (), sleep_us: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 0,
+        enter: Iterable[str] = (),
+        sleep_us: int = 0,
+        installed: Path | None = None,
+    ) -> None:
+        """installed: the root below which the plugin lies, if not where it was built."""
         self.run = folder / "vpp"
         self.run.mkdir()
         self.enter = list(enter)
         self.home = prefix() or Path("/usr")
-        text = startup(self.run, f"sly{os.getpid()}", workers, sleep_us)
+        built = next(installed.rglob("steelyard_plugin.so")) if installed else plugin()
+        assert built is not None
+        self.api_file = next((installed or built.parent.parent).rglob("steelyard.api.json"))
+        text = startup(self.run, f"sly{os.getpid()}", workers, sleep_us, built)
         (self.run / "startup.conf").write_text(text)
 
     def __enter__(self) -> Vpp:
@@ -139,8 +150,7 @@ class Vpp:
             self.process.wait()
 
     def _connect(self) -> Any:
-        ours = Path(str(plugin())).parent.parent / "steelyard.api.json"
-        files = [*map(str, (self.home / "share/vpp/api").rglob("*.api.json")), str(ours)]
+        files = [*map(str, (self.home / "share/vpp/api").rglob("*.api.json")), str(self.api_file)]
         client = importlib.import_module("vpp_papi").VPPApiClient(
             apifiles=files, server_address=str(self.run / "api.sock")
         )

@@ -14,7 +14,7 @@ from steelyard.deploy.vpp_process import Vpp, why_not
 needs_vpp = pytest.mark.skipif(bool(why_not()), reason=why_not() or "VPP is here")
 
 
-def pass_frames(vpp: Vpp, interface: str, frames: list[bytes]) -> tuple[str, list[bytes]]:
+def pass_frames(vpp: Vpp, interface: str, frames: list[bytes], worker: int = 0) -> tuple[str, list[bytes]]:
     """Send frames through an interface of the packet generator: what the trace says, and what came out."""
     sent, got = vpp.run / "in.pcap", vpp.run / "out.pcap"
     wrpcap(str(sent), [Raw(frame) for frame in frames], linktype=1)
@@ -23,7 +23,8 @@ def pass_frames(vpp: Vpp, interface: str, frames: list[bytes]) -> tuple[str, lis
         "clear trace",
         f"trace add pg-input {len(frames)}",
         f"packet-generator capture {interface} pcap {got} count {max(2, 2 * len(frames))}",
-        f"packet-generator new pcap {sent} source {interface} name frames limit {len(frames)}",
+        f"packet-generator new pcap {sent} source {interface} name frames limit {len(frames)}"
+        f" worker {worker}",
         "packet-generator enable-stream frames",
     )
     for _ in range(200):

@@ -8,6 +8,8 @@
 
 #include "deploy/vpp/plugin.h"
 
+#define STEELYARD_AHEAD 8 /* packets whose bytes are on their way while one is read */
+
 enum { STEELYARD_NEXT_DROP, STEELYARD_NEXT_IP4, STEELYARD_NEXT_IP6, STEELYARD_NEXTS };
 
 /* The words of the verdicts, which counters need before the balancer is there; checked against it at start.
@@ -44,7 +46,9 @@ static_always_inline void steelyard_packet(vlib_main_t* vm, vlib_buffer_t* b, in
   packet->data = (u8*)vlib_buffer_get_current(b) - STEELYARD_VPP_LINK_BYTES;
   packet->headroom = (i32)b->current_data + VLIB_BUFFER_PRE_DATA_SIZE - STEELYARD_VPP_LINK_BYTES;
   packet->size = STEELYARD_VPP_LINK_BYTES + vlib_buffer_length_in_chain(vm, b);
-  if (PREDICT_FALSE((i32)packet->headroom < STEELYARD_VPP_HEADROOM)) packet->size = 0;
+  /* Of a frame shorter than its link header VPP keeps a negative length. */
+  if (PREDICT_FALSE((i32)packet->headroom < STEELYARD_VPP_HEADROOM || (i16)b->current_length < 0))
+    packet->size = 0;
   /* On Ethernet it stands there already; elsewhere the bytes before a packet are nobody's. */
   *(u16*)(packet->data + 12) = clib_host_to_net_u16(is_ip4 ? 0x0800 : 0x86dd);
 }
@@ -72,16 +76,22 @@ static_always_inline void steelyard_take(vlib_main_t* vm, vlib_buffer_t* b,
   vnet_buffer(b)->sw_if_index[VLIB_TX] = ~0;
 }
 
+/* What the packet after some others will need: its header, its first bytes, and those that a tunnel writes.
+ */
+static_always_inline void steelyard_prefetch(vlib_buffer_t* b) {
+  vlib_prefetch_buffer_header(b, LOAD);
+  clib_prefetch_store(b->data);
+  clib_prefetch_store(b->data - CLIB_CACHE_LINE_BYTES);
+}
+
+/* `left`: packets of the frame from the first of these on. */
 static_always_inline void steelyard_burst(vlib_main_t* vm, vlib_node_runtime_t* node, vlib_buffer_t** b,
-                                          u16* next, u32 count, i64 now, u32* counts, int is_ip4) {
+                                          u16* next, u32 count, u32 left, i64 now, u32* counts, int is_ip4) {
   struct steelyard_vpp_packet packets[STEELYARD_VPP_BURST];
   u8 verdicts[STEELYARD_VPP_BURST];
 
   for (u32 i = 0; i < count; i++) {
-    if (i + 4 < count) {
-      vlib_prefetch_buffer_header(b[i + 4], LOAD);
-      clib_prefetch_load(b[i + 4]->data);
-    }
+    if (i + STEELYARD_AHEAD < left) steelyard_prefetch(b[i + STEELYARD_AHEAD]);
     steelyard_packet(vm, b[i], is_ip4, &packets[i]);
   }
   steelyard_vpp_process(steelyard_main.host, vm->thread_index, packets, count, now, verdicts);
@@ -116,8 +126,8 @@ static_always_inline uword steelyard_inline(vlib_main_t* vm, vlib_node_runtime_t
 
   vlib_get_buffers(vm, from, bufs, count);
   for (u32 at = 0; at < count; at += STEELYARD_VPP_BURST) {
-    steelyard_burst(vm, node, bufs + at, nexts + at, clib_min(count - at, STEELYARD_VPP_BURST), now, counts,
-                    is_ip4);
+    steelyard_burst(vm, node, bufs + at, nexts + at, clib_min(count - at, STEELYARD_VPP_BURST), count - at,
+                    now, counts, is_ip4);
   }
   vlib_buffer_enqueue_to_next(vm, node, from, nexts, count);
   for (u32 i = 0; i < STEELYARD_VERDICTS; i++) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "native/core/huge_pages.h"
+#include "native/core/prefetch.h"
 #include "native/core/types.h"
 
 namespace steelyard::core {
@@ -59,14 +61,14 @@ class FlowTable {
   }
   void clear();
   // Brings the bucket of a hash nearer, in two steps: what the second reads, the first has asked for.
-  void prefetch_page(uint64_t hash) const { __builtin_prefetch(&directory_[page_of(hash)]); }
+  void prefetch_page(uint64_t hash) const { prefetch(&directory_[page_of(hash)]); }
   void prefetch_bucket(uint64_t hash) const {
     const uint32_t page = directory_[page_of(hash)];
     if (page == kNoPage) return;
     const uint32_t within = static_cast<uint32_t>(hash) & mask_ & (kBucketsPerPage - 1);
     const FlowEntry* first = &entries_[(static_cast<size_t>(page) * kBucketsPerPage + within) * ways_];
-    __builtin_prefetch(first, 1);
-    if (ways_ > 4) __builtin_prefetch(first + 4, 1);
+    prefetch(first);
+    if (ways_ > 4) prefetch(first + 4);
   }
 
   int live() const { return live_; }
@@ -93,7 +95,7 @@ class FlowTable {
   std::vector<uint32_t> page_live_;   // live entries per page of the pool
   std::vector<uint32_t> free_pages_;  // the first num_free_ are pages of the pool without a flow
   uint32_t num_free_ = 0;
-  std::vector<FlowEntry> entries_;
+  std::vector<FlowEntry, HugePages<FlowEntry>> entries_;
 };
 
 }  // namespace steelyard::core

@@ -4,8 +4,7 @@ namespace steelyard::dataplane {
 
 static_assert(sizeof(Connection) == 32);
 
-ConnectionTable::ConnectionTable(uint32_t buckets)
-    : mask_(buckets - 1), buckets_(buckets), connections_(size_t{buckets} * kWays) {}
+ConnectionTable::ConnectionTable(uint32_t buckets) : mask_(buckets - 1), buckets_(buckets) {}
 
 uint32_t ConnectionTable::oldest_place(uint64_t hash, TimeNs now) const {
   const uint32_t index = index_of(hash);
@@ -14,7 +13,7 @@ uint32_t ConnectionTable::oldest_place(uint64_t hash, TimeNs now) const {
   for (uint32_t way = 0; way < kWays; ++way) {
     const uint32_t place = index * kWays + way;
     const int32_t left = static_cast<int32_t>(buckets_[index].deadline[way] - ticks(now));
-    if ((connections_[place].counted && left >= 0) || left >= least) continue;
+    if ((buckets_[index].connection[way].counted && left >= 0) || left >= least) continue;
     least = left;
     oldest = place;
   }
@@ -25,7 +24,7 @@ void ConnectionTable::take(uint32_t place, const Connection& connection, TimeNs 
   Bucket& bucket = buckets_[place / kWays];
   bucket.tag[place % kWays] = tag_of(connection.hash);
   bucket.deadline[place % kWays] = ticks(deadline);
-  connections_[place] = connection;
+  bucket.connection[place % kWays] = connection;
   ++live_;
 }
 

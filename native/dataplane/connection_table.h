@@ -1,5 +1,6 @@
 // Which connection goes where: exact keys, a bounded table, deadlines. A bucket is one cache line of eight
-// tags and deadlines; the connections themselves are read only where a tag matches.
+// tags and deadlines, and behind it the connections, which are read only where a tag matches: beside it, so
+// that both have one page.
 //
 // The index of a bucket are the low bits of the flow's hash, as in core::FlowTable: with as many buckets and
 // ways there, a flow that has a place here has one there.
@@ -10,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "native/core/huge_pages.h"
+#include "native/core/prefetch.h"
 #include "native/core/types.h"
 #include "native/dataplane/address.h"
 
@@ -54,20 +57,21 @@ class ConnectionTable {
 
   // Brings a flow's place nearer, in two steps: what the second reads, the first has asked for. The second
   // says whether the flow seems to have a place.
-  void prefetch_bucket(uint64_t hash) const { __builtin_prefetch(&buckets_[index_of(hash)], 1); }
+  void prefetch_bucket(uint64_t hash) const { core::prefetch(&buckets_[index_of(hash)]); }
   bool prefetch_place(uint64_t hash) const {
     const uint32_t index = index_of(hash);
     const uint32_t mine = ways_with(index, tag_of(hash));
     const uint32_t ways = mine != 0 ? mine : ways_with(index, 0);
-    if (ways != 0) __builtin_prefetch(&connections_[index * kWays + first_way(ways)], 1);
+    if (ways != 0) core::prefetch(&buckets_[index].connection[first_way(ways)]);
     return mine != 0;
   }
   // The place of a flow; kNone when it has none.
   uint32_t find(const FlowKey& key, uint64_t hash) const {
     const uint32_t index = index_of(hash);
     for (uint32_t ways = ways_with(index, tag_of(hash)); ways != 0; ways &= ways - 1) {
-      const uint32_t place = index * kWays + first_way(ways);
-      if (connections_[place].client == key.client && connections_[place].port == key.port) return place;
+      const uint32_t way = first_way(ways);
+      const Connection& connection = buckets_[index].connection[way];
+      if (connection.client == key.client && connection.port == key.port) return index * kWays + way;
     }
     return kNone;
   }
@@ -82,8 +86,8 @@ class ConnectionTable {
   void take(uint32_t place, const Connection& connection, TimeNs deadline);
   void free(uint32_t place);
 
-  Connection& at(uint32_t place) { return connections_[place]; }
-  const Connection& at(uint32_t place) const { return connections_[place]; }
+  Connection& at(uint32_t place) { return buckets_[place / kWays].connection[place % kWays]; }
+  const Connection& at(uint32_t place) const { return buckets_[place / kWays].connection[place % kWays]; }
   bool taken(uint32_t place) const { return buckets_[place / kWays].tag[place % kWays] != 0; }
   bool expired(uint32_t place, TimeNs now) const {
     return static_cast<int32_t>(buckets_[place / kWays].deadline[place % kWays] - ticks(now)) < 0;
@@ -100,19 +104,25 @@ class ConnectionTable {
   struct alignas(64) Bucket {
     uint32_t tag[kWays] = {};  // 0: free
     uint32_t deadline[kWays] = {};
+    Connection connection[kWays];
   };
 
   using Tags = uint32_t __attribute__((vector_size(32)));
   using Signs = int32_t __attribute__((vector_size(32)));
+  using Floats = float __attribute__((vector_size(32)));
   // The ways of a bucket that have a tag, a bit each, all compared at once: which one it is cannot be
   // predicted.
   uint32_t ways_with(uint32_t index, uint32_t tag) const {
     Tags tags;
     std::memcpy(&tags, buckets_[index].tag, sizeof tags);
     const Signs same = tags == tag;
+#ifdef __AVX__
+    return static_cast<uint32_t>(__builtin_ia32_movmskps256(reinterpret_cast<Floats>(same)));
+#else
     uint32_t ways = 0;
     for (uint32_t way = 0; way < kWays; ++way) ways |= static_cast<uint32_t>(same[way]) & (1u << way);
     return ways;
+#endif
   }
   static uint32_t first_way(uint32_t ways) { return static_cast<uint32_t>(__builtin_ctz(ways)); }
   static uint32_t ticks(TimeNs time) { return static_cast<uint32_t>(time >> kTickShift); }
@@ -121,8 +131,7 @@ class ConnectionTable {
 
   uint32_t mask_;
   uint32_t live_ = 0;
-  std::vector<Bucket> buckets_;
-  std::vector<Connection> connections_;
+  std::vector<Bucket, core::HugePages<Bucket>> buckets_;
 };
 
 }  // namespace steelyard::dataplane

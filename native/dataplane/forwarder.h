@@ -35,6 +35,19 @@ inline constexpr int kVerdicts = static_cast<int>(Verdict::kTooBig) + 1;
 std::string_view text_of(Verdict verdict);
 constexpr bool sends(Verdict verdict) { return verdict == Verdict::kForward || verdict == Verdict::kReply; }
 
+// By what the hashes of one VIP's flows differ from those of others.
+struct Salt {
+  explicit Salt(uint64_t word = 0) : word(word), mixed(core::mix64(word)) {}
+  uint64_t word;
+  uint64_t mixed;  // with the high half of an IPv4 address, which is 0
+};
+
+// The hash of a flow: the same on all balancers with the same seed. By it a flow is found and placed.
+inline uint64_t flow_hash(const FlowKey& key, const Salt& salt) {
+  const uint64_t high = key.client.high == 0 ? salt.mixed : core::mix64(salt.word + key.client.high);
+  return core::mix64(high ^ (key.client.low + uint64_t{key.port} * core::kGolden));
+}
+
 // Which VIP has an address, port and protocol.
 class VipTable {
  public:
@@ -43,7 +56,10 @@ class VipTable {
     uint16_t port = 0;
     uint8_t protocol = 0;  // 0: the entry is free
     int16_t vip = 0;
-    uint64_t salt = 0;  // of hashes of its flows
+    Salt salt;  // of hashes of its flows
+    bool is(const Address& of, uint16_t at, uint8_t by) const {
+      return address == of && port == at && protocol == by;
+    }
   };
   void build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_seed);
   // By what packets of servers behind NAT say of their source; a removed one too while it has connections.
@@ -53,7 +69,7 @@ class VipTable {
     for (uint64_t at = slot(address, port, protocol);; ++at) {
       const Entry& entry = entries_[at & mask_];
       if (entry.protocol == 0) return nullptr;
-      if (entry.address == address && entry.port == port && entry.protocol == protocol) return &entry;
+      if (entry.is(address, port, protocol)) return &entry;
     }
   }
   bool owns(const Address& address) const;
@@ -68,12 +84,6 @@ class VipTable {
   std::vector<Entry> entries_ = std::vector<Entry>(1);
   uint64_t mask_ = 0;
 };
-
-// The hash of a flow: the same on all balancers with the same seed. By it a flow is found and placed.
-inline uint64_t flow_hash(const FlowKey& key, uint64_t salt) {
-  const uint64_t high = core::mix64(salt + key.client.high);
-  return core::mix64(high ^ (key.client.low + uint64_t{key.port} * core::kGolden));
-}
 
 class Forwarder {
  public:
@@ -107,7 +117,8 @@ class Forwarder {
     const VipTable::Entry* entry = nullptr;  // of the VIP that it is for
     uint64_t hash = 0;
   };
-  void look(const Packet& packet, Seen* seen) const;
+  // `last`: of a packet before it, most likely of the same VIP; or null.
+  void look(const Packet& packet, const VipTable::Entry* last, Seen* seen) const;
   Verdict decide(Packet* packet, const Seen& seen, TimeNs now);
   Verdict balance(Packet* packet, const Seen& seen, TimeNs now);
   Verdict decide_otherwise(Packet* packet, const Seen& seen, TimeNs now);

@@ -49,7 +49,8 @@ void VipTable::build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_s
   for (size_t i = 0; i < vips.size(); ++i) {
     const VipConfig& vip = vips[i]->config();
     const uint64_t service = name_of(vip.address) ^ uint64_t { vip.port } << 8 ^ vip.protocol;
-    add({vip.address, vip.port, vip.protocol, static_cast<int16_t>(i), core::stream_key(hash_seed, service)});
+    add({vip.address, vip.port, vip.protocol, static_cast<int16_t>(i),
+         Salt(core::stream_key(hash_seed, service))});
   }
 }
 
@@ -62,7 +63,7 @@ void VipTable::build_returns(std::span<const std::unique_ptr<Vip>> vips) {
     const VipConfig& vip = vips[i]->config();
     if (!translated(*vips[i])) continue;
     for (const Endpoint& endpoint : vips[i]->endpoints()) {
-      add({endpoint.address, target_port(vip), vip.protocol, static_cast<int16_t>(i), 0});
+      add({endpoint.address, target_port(vip), vip.protocol, static_cast<int16_t>(i), Salt()});
     }
   }
 }

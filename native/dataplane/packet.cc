@@ -37,6 +37,8 @@ Parse parse_ports(const uint8_t* l4, size_t size, Headers* out) {
   return Parse::kOk;
 }
 
+[[gnu::noinline]] uint64_t sum_long_header(Bytes ip, uint32_t header) { return sum_words(ip.data, header); }
+
 Parse parse_v4(Bytes ip, Headers* out) {
   if (ip.size < kIpv4Size) return Parse::kTruncated;
   const uint32_t header = (ip.data[0] & 0xf) * 4u;
@@ -44,7 +46,8 @@ Parse parse_v4(Bytes ip, Headers* out) {
   const uint16_t total = load16(ip.data + 2);
   if (total < header) return Parse::kBadHeader;
   if (total > ip.size) return Parse::kTruncated;
-  if (checksum_of(sum_words(ip.data, header)) != 0) return Parse::kBadChecksum;
+  const uint64_t sum = header == kIpv4Size ? sum_words(ip.data, kIpv4Size) : sum_long_header(ip, header);
+  if (checksum_of(sum) != 0) return Parse::kBadChecksum;
   out->v6 = false;
   out->source = Address::read_v4(ip.data + 12);
   out->destination = Address::read_v4(ip.data + 16);
@@ -72,7 +75,7 @@ Parse skip_extensions(Bytes ip, uint8_t* next, uint32_t* at) {
   return Parse::kBadHeader;
 }
 
-Parse parse_v6(Bytes ip, Headers* out) {
+[[gnu::noinline]] Parse parse_v6(Bytes ip, Headers* out) {
   if (ip.size < kIpv6Size) return Parse::kTruncated;
   if (ip.data[0] >> 4 != 6) return Parse::kBadHeader;
   const uint32_t total = kIpv6Size + load16(ip.data + 4);

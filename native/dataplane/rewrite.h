@@ -20,7 +20,8 @@ void set_destination(const Packet& packet, const Headers& headers, const Address
 void set_endpoint(const Packet& packet, const Headers& headers, bool source, const Address& address,
                   uint16_t port);
 // NAT: an ICMP error for a VIP goes to `server`, and speaks of a packet that `server` has sent from `port`.
-void set_quoted_endpoint(const Packet& packet, const Headers& icmp, const Address& server, uint16_t port);
+[[gnu::noinline, gnu::cold]] void set_quoted_endpoint(const Packet& packet, const Headers& icmp,
+                                                      const Address& server, uint16_t port);
 
 // Bytes that a tunnel to a server adds.
 constexpr uint32_t gre_overhead(const Address& server) {
@@ -36,7 +37,8 @@ void make_echo_reply(const Packet& packet, const Headers& headers, const Mac& ma
 
 // "Fragmentation needed" or "packet too big" to the sender of `packet`, with the greatest size that it may
 // send. False when the standard allows none: IPv4 that may be fragmented.
-bool make_too_big(Packet* packet, const Headers& headers, uint32_t mtu, const Mac& mac);
+[[gnu::noinline, gnu::cold]] bool make_too_big(Packet* packet, const Headers& headers, uint32_t mtu,
+                                               const Mac& mac);
 
 // Computes the checksum of TCP, UDP or ICMPv6, for frames that a kernel left to its device to finish.
 void complete_checksum(const Packet& packet, const Headers& headers);

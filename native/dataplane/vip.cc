@@ -6,13 +6,12 @@
 namespace steelyard::dataplane {
 namespace {
 
-constexpr uint8_t kNotData = kSyn | kFin | kRst;
 constexpr TimeNs kSweepPeriod = core::kNanosPerSecond;  // in which each place is looked at once
 
 }  // namespace
 
-int Vip::route(const Segment& segment, TimeNs now) {
-  uint32_t place = table_.find(segment.key, segment.hash);
+// Packets that change something; `place` is the flow's, or kNone.
+int Vip::route_slowly(const Segment& segment, uint32_t place, TimeNs now) {
   if (place != ConnectionTable::kNone && table_.expired(place, now)) [[unlikely]] {
     expire(place, now);
     if (!table_.taken(place)) place = ConnectionTable::kNone;

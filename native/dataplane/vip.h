@@ -19,17 +19,20 @@ namespace steelyard::dataplane {
 
 // A server as connections know it. Its place in the list never changes while a connection is bound to it, so
 // a removed server stays until its last connection has gone.
-struct Endpoint {
-  std::string name;
+struct alignas(64) Endpoint {
+  // What every packet needs stands in one cache line.
   Address address;
+  uint64_t packets = 0, bytes = 0;
   Mac mac{};
   bool has_mac = false;
   bool fixed_mac = false;  // configured
-  bool draining = false;
+  uint64_t opened = 0;
   core::ServerId server = core::kNoServer;  // index in the core; kNoServer: removed from the pool
   uint32_t bound = 0;                       // places of the connection table
-  uint64_t packets = 0, bytes = 0;
-  uint64_t opened = 0, completed = 0, reset = 0, timed_out = 0;
+  // The rest.
+  uint64_t completed = 0, reset = 0, timed_out = 0;
+  bool draining = false;
+  std::string name;
 };
 
 // One packet of a flow as the connection table sees it.
@@ -65,7 +68,17 @@ class Vip {
   void reconfigure(const VipConfig& config, const PolicyArtefact& policy, TimeNs now);
 
   // The endpoint of a packet; kNoEndpoint when the pool is empty.
-  int route(const Segment& segment, TimeNs now);
+  int route(const Segment& segment, TimeNs now) {
+    const uint32_t place = table_.find(segment.key, segment.hash);
+    if (place == ConnectionTable::kNone || table_.expired(place, now))
+      return route_slowly(segment, place, now);
+    const Connection& flow = table_.at(place);
+    if (flow.state != FlowState::kEstablished || (segment.flags & kNotData) != 0) {
+      return route_slowly(segment, place, now);
+    }
+    table_.set_deadline(place, now + timeout_[static_cast<size_t>(FlowState::kEstablished)]);
+    return count(flow.endpoint, segment.bytes);
+  }
   // Of a packet that speaks of a flow (ICMP errors): nothing is changed.
   int route_related(const FlowKey& key, uint64_t hash) const;
 
@@ -92,16 +105,19 @@ class Vip {
   core::BalancerLog* log() const { return log_; }
   const ConnectionTable& table() const { return table_; }
   uint32_t in_state(FlowState state) const { return in_state_[static_cast<size_t>(state)]; }
-  // For hosts that see several packets coming: asks for the memory that their flows will need.
-  void prefetch(uint64_t hash) const {
+  // For hosts that see several packets coming: asks for the memory that their flows will need, in two steps.
+  void prefetch(uint64_t hash, uint8_t flags) const {
     table_.prefetch_bucket(hash);
-    core_->table().prefetch_page(hash);
+    if (udp_ || (flags & kNotData) != 0) core_->table().prefetch_page(hash);
   }
-  void prefetch_more(uint64_t hash) const {
-    if (!table_.prefetch_place(hash)) core_->table().prefetch_bucket(hash);
+  void prefetch_more(uint64_t hash, uint8_t flags) const {
+    const bool placed = table_.prefetch_place(hash);
+    if ((flags & kNotData) != 0 || (udp_ && !placed)) core_->table().prefetch_bucket(hash);
   }
 
  private:
+  static constexpr uint8_t kNotData = kSyn | kFin | kRst;
+  int route_slowly(const Segment& segment, uint32_t place, TimeNs now);
   int new_flow(const Segment& segment, TimeNs now);
   int adopt(const Segment& segment, TimeNs now);
   int fallback(uint64_t hash) const;

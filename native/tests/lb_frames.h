@@ -116,7 +116,7 @@ inline Config config_of(const VipConfig& vip) {
 inline Segment segment(uint16_t port, uint8_t flags, const std::string& from = "192.0.2.7") {
   Segment made;
   made.key = {address(from), port};
-  made.hash = flow_hash(made.key, 1);
+  made.hash = flow_hash(made.key, dataplane::Salt(1));
   made.flags = flags;
   made.bytes = 60;
   return made;

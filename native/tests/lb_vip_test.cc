@@ -210,7 +210,7 @@ TEST(Vip, SynFloodDoesNotCorruptCounters) {
     for (int i = 0; i < 50; ++i, ++key) {
       Segment syn = segment(static_cast<uint16_t>(key), kSyn);
       syn.key.client = Address::v4(static_cast<uint32_t>(core::draw(5, key)));
-      syn.hash = flow_hash(syn.key, 1);
+      syn.hash = flow_hash(syn.key, dataplane::Salt(1));
       EXPECT_NE(vip.route(syn, now), Vip::kNoEndpoint);
     }
     vip.tick(now);
