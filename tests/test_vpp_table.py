@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import lb_cases as cases
@@ -57,6 +58,11 @@ def opened(stats: dict[str, float]) -> float:
     return sum(stats[f"tcp4/{server}/opened"] for server in lb.SERVERS4)
 
 
+def open_now(stats: dict[str, float]) -> float:
+    """Flows that they have."""
+    return sum(stats[f"tcp4/{server}/flows_on"] for server in lb.SERVERS4)
+
+
 def fall_silent(vpp: Vpp, last: Packet) -> None:
     """The last packet of a flow; its time runs out at once."""
     vpp.cli("steelyard vip set tcp4 opening 0.1 established 0.1 closing 0.1")
@@ -70,8 +76,9 @@ def test_silence(vpp: Vpp) -> None:
     servers: dict[str, int] = {}
     check(vpp, Case("opens", lb.tcp()), "gre", servers)
     fall_silent(vpp, lb.tcp("A"))
-    stats = settled(vpp)
-    assert sum(stats[f"tcp4/{server}/flows_on"] for server in lb.SERVERS4) == 0
+    deadline = time.monotonic() + 20  # the process that sees to it shares the machine with others
+    while open_now(stats := settled(vpp)) != 0:
+        assert time.monotonic() < deadline
     assert stats["tcp4/connections"] == 1
     check(vpp, Case("speaks again", lb.tcp("PA"), same_server_as="opens"), "gre", servers)
     fall_silent(vpp, lb.tcp("A"))
