@@ -17,6 +17,26 @@ void linear_features(uint32_t num_servers, const float* loads, float* features) 
   }
 }
 
+// V of the loads in one pass, its sums in the order of dot; blocks of eight features.
+template <uint32_t Blocks>
+float linear_value(uint32_t num_servers, const float* loads, const float* parameters, float* features) {
+  constexpr uint32_t kFours = Blocks / 4 * 4;
+  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  const auto n = static_cast<int32_t>(num_servers);
+  f32x8 sums[4] = {};
+#pragma GCC unroll 8
+  for (uint32_t b = 0; b < Blocks; ++b) {
+    f32x8 f = load8(loads + 8 * b);
+    if (b + 1 == Blocks) {
+      const i32x8 at = lane + static_cast<int32_t>(8 * b);
+      f = at == n ? fill8(1.0F) : (at < n ? f : f32x8{});
+    }
+    store8(features + 8 * b, f);
+    sums[b < kFours ? b % 4 : 0] += load8(parameters + 8 * b) * f;
+  }
+  return horizontal_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 }  // namespace
 
 void critic_features(CriticFeatures kind, uint32_t num_servers, const float* loads, float* features) {
@@ -63,6 +83,18 @@ LinearCritic::LinearCritic(CriticFeatures kind, uint32_t num_servers)
 
 float LinearCritic::value_of(const float* loads) {
   float* next = features_.data() + next_;
+  switch (kind_ == CriticFeatures::kLinear ? padded_ / 8 : 0) {  // of racks that are common
+    case 1:
+      return linear_value<1>(num_servers_, loads, parameters_.data(), next);
+    case 2:
+      return linear_value<2>(num_servers_, loads, parameters_.data(), next);
+    case 3:
+      return linear_value<3>(num_servers_, loads, parameters_.data(), next);
+    case 5:
+      return linear_value<5>(num_servers_, loads, parameters_.data(), next);
+    default:
+      break;
+  }
   critic_features(kind_, num_servers_, loads, next);
   return dot(parameters_.data(), next, padded_);
 }
@@ -76,7 +108,7 @@ void LinearCritic::start(const float* loads) {
 float LinearCritic::observe(const float* loads, float reward, const TemporalDifference& td, float share) {
   const float next_value = value_of(loads);
   const float error = reward - average_reward_ + td.discount * next_value - value_;
-  average_reward_ += td.average_step * error;
+  if (td.average_step != 0) average_reward_ += td.average_step * error;
   const float decay = td.discount * td.trace;
   const float factor = -error * share;
   float* gradient = gradient_.data();
