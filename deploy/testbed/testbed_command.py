@@ -24,6 +24,7 @@ Overrides = Annotated[
     tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE"), tyro.conf.UseAppendAction
 ]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
+Profile = Literal["pages", "wiki"] | None
 OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
 
 _SCENARIO = "testbed-2x4"
@@ -40,6 +41,8 @@ class Up:
     """What it is to be: testbed-2x4, testbed-2x7 or a file of one's own."""
     overrides: Overrides = ()
     """Change a value of the scenario (--set pool.balancers=3)."""
+    profile: Profile = None
+    """What servers serve: pages, a PHP loop and files (default); wiki, MediaWiki over MariaDB."""
     name: Name = _NAME
     """Prefix of everything that the testbed makes; testbeds of different names do not meet."""
     quiet: Flag = False
@@ -47,16 +50,17 @@ class Up:
 
     def run(self) -> int:
         """Build what is missing."""
-        from steelyard.deploy.testbed import machine, site
+        from steelyard.deploy.testbed import machine, profiles, site
 
         scenario = site.load(self.scenario, self.overrides)
         machine.require_root()
         with site.held(self.name):
-            place = site.bring_up(self.name, scenario, site.silent if self.quiet else _say)
+            tell = site.silent if self.quiet else _say
+            place = site.bring_up(self.name, scenario, tell, self.profile or profiles.PAGES)
         if not self.quiet:
-            speed = place.calibration.iterations_per_s
-            print(f"up: {scenario.name}; {speed / 1e6:.1f} million iterations/s of the PHP page")
-            print(f"try: ip netns exec {place.network.client} curl http://{_address()}/loop.php?n=1000")
+            print(f"up: {scenario.name}; {profiles.describe(place.profile, scenario, place.calibration)}")
+            path = profiles.example(place.profile)
+            print(f"try: ip netns exec {place.network.client} curl 'http://{_address()}{path}'")
         return 0
 
 
@@ -134,6 +138,8 @@ class Play:
     """Change a value of the scenario (--set episode.horizon_s=10)."""
     dataplane: Literal["lb", "kernel"] = "lb"
     """lb: steelyard-lb in every balancer; kernel: hashing by the kernels' routes (ecmp, wcmp)."""
+    profile: Profile = None
+    """As up has it; without it that of the testbed that is up, or pages."""
     json: OptionalFile = None
     """Write one JSON record per episode to this file, as `steelyard simulate` does."""
     name: Name = _NAME
@@ -149,7 +155,7 @@ class Play:
         target = None if self.json is None else _check_target(self.json)
         scenario = self._scenario()
         contenders = live.parse(self.policy or (("ecmp",) if self.dataplane == "kernel" else ("lsq", "sed")))
-        options = live.Options(self.name, self.dataplane, keep=False)
+        options = live.Options(self.name, self.dataplane, keep=False, profile=self.profile)
         tell = live.silent if self.quiet else _progress
         rows = live.run_live([scenario], contenders, seeds, options, tell)
         if target is not None:
