@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class Calibration:
     """Speed of the loop in the PHP page [iterations per second of CPU time], the median over requests."""
     overhead_s: float
     """CPU time of a request besides its loop [s], the median over requests."""
-    page_s: Sequence[float] = ()
+    page_s: list[float] = field(default_factory=list)
     """CPU time of a server on each page of the wiki [s], the median over requests; empty without a wiki."""
 
     def iterations(self, demand_s: float) -> int:
