@@ -25,7 +25,7 @@ EXT_SUFFIX = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var(
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: leaderboard demo demo-live dataplane vpp-plugin test-vpp test dev native native-tests stubs lint types format ctest sanitize fuzz fast slow pytest bench clean distclean
-.PHONY: system-build system-live system-test
+.PHONY: system-build system-live system-test system-wiki
 
 demo: $(VENV)/.runtime
 	$(PY) -m steelyard.benchmarks.demo
@@ -83,6 +83,21 @@ system-test:
 	[[ -e /usr/include/gtest/gtest.h ]] || missing+=(libgtest-dev); \
 	[[ -e /usr/include/benchmark/benchmark.h ]] || missing+=(libbenchmark-dev); \
 	$(install_missing)
+
+# What `steelyard testbed up --profile wiki` runs besides; optional, no other target needs it. Of MariaDB the program
+# alone; MediaWiki brings the package `apache2`, whose service Debian starts where systemd runs.
+define need_wiki
+[[ -e /usr/share/mediawiki/index.php ]] || missing+=(mediawiki); \
+[[ -x /usr/sbin/mariadbd ]] || missing+=(mariadb-server-core); \
+have my_print_defaults || missing+=(mariadb-client-core); \
+have php || missing+=(php-cli); \
+for name in mysqli:mysql intl:intl mbstring:mbstring dom:xml; do \
+  compgen -G "/usr/lib/php/*/$${name%:*}.so" >/dev/null || missing+=("php-$${name#*:}"); \
+done;
+endef
+
+system-wiki:
+	@$(need) $(need_live) $(need_wiki) $(install_missing)
 
 # BenchMARL names two packages that it never imports and that bring CUDA with them: it is installed without what
 # it asks for (the extra `benchmarl` holds what it does import), and only these two may be missing.

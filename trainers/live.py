@@ -39,7 +39,8 @@ class Host(Protocol):
     """What a module of the group offers."""
 
     play_study: Callable[
-        [Sequence[Scenario], Sequence[Contender], range, str, str, OnProgress], Sequence[dict[str, Any]]
+        [Sequence[Scenario], Sequence[Contender], range, str, str, str | None, OnProgress],
+        Sequence[dict[str, Any]],
     ]
     learning_ground: Callable[[Scenario, str, str], AbstractContextManager[Ground]]
 
@@ -51,14 +52,19 @@ def host() -> Host:
     raise UserError(f"--live: nothing is installed that can play live (entry points {GROUP!r})")
 
 
-def run(study: Study, testbed: str, dataplane: str, on_progress: OnProgress) -> Sequence[Row]:
+def run(
+    study: Study, testbed: str, dataplane: str, profile: str | None, on_progress: OnProgress
+) -> Sequence[Row]:
     """One row per member and seed of a study, with the keys of simulated ones; on the testbed of that name.
-    UserError for racks.
+
+    profile: what its servers serve; None: what those of the one that is up do. UserError for racks.
     """
     clusters = [scenario for scenario in study.scenarios if isinstance(scenario, Scenario)]
     if len(clusters) != len(study.scenarios):
         raise UserError(f"--live: {study.scenarios[0].name!r} is a rack; only clusters can be played live")
-    return host().play_study(clusters, study.contenders, study.seeds, testbed, dataplane, on_progress)
+    return host().play_study(
+        clusters, study.contenders, study.seeds, testbed, dataplane, profile, on_progress
+    )
 
 
 def check_learner(algorithm: str, hyper: dict[str, Any]) -> None:

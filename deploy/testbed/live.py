@@ -34,6 +34,8 @@ class Options:
     """What forwards, of balancers.DATAPLANES. Of several, those that only hash play just what they can."""
     keep: bool = True
     """Leave the testbed up if it was brought up here."""
+    profile: str | None = None
+    """What the servers serve (profiles.NAMES); None: what those of the testbed that is up do, else pages."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def run_episode(
 
 
 def _up(scenario: Scenario, options: Options) -> AbstractContextManager[site.Site]:
-    return site.borrowed(options.name, scenario, options.keep)
+    return site.borrowed(options.name, scenario, options.keep, profile=options.profile)
 
 
 def play_study(
@@ -132,11 +134,13 @@ def play_study(
     seeds: range,
     name: str,
     dataplane: str,
+    profile: str | None,
     on_progress: OnProgress,
 ) -> list[dict[str, Any]]:
     """As run_live, on the testbed of that name; if it is not up, on one for the occasion."""
     check_contenders(contenders)
-    return run_live(scenarios, contenders, seeds, Options(name, (dataplane,), keep=False), on_progress)
+    options = Options(name, (dataplane,), keep=False, profile=profile)
+    return run_live(scenarios, contenders, seeds, options, on_progress)
 
 
 def learning_ground(scenario: Scenario, name: str, dataplane: str) -> AbstractContextManager[ground.Ground]:

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from steelyard.deploy.testbed import capacity, measure, servers, site
+from steelyard.deploy.testbed import capacity, measure, profiles, servers, site
 from steelyard.deploy.testbed.machine import TestbedError, call_in
 from steelyard.deploy.testbed.network import HTTP_PORT, VIP
 from steelyard.deploy.testbed.schedule import Schedule, schedule
+from steelyard.deploy.testbed.wiki import wiki_schedule
 from steelyard.envs.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def play(
     """
     from steelyard import native
 
-    requests = schedule(scenario, seed, place.calibration)
+    draw = wiki_schedule if place.profile == profiles.WIKI else schedule
+    requests = draw(scenario, seed, place.calibration)
     client = native.OpenLoopClient(
         VIP,
         HTTP_PORT,

@@ -27,8 +27,10 @@ BufferedLogs Off
 """
 
 
-def configuration(installation: Installation, root: Path, pages: Path, server: int, workers: int) -> str:
-    """The text of a server's configuration."""
+def configuration(
+    installation: Installation, root: Path, pages: Path, server: int, workers: int, more: str = ""
+) -> str:
+    """The text of a server's configuration; `more` goes last."""
     text = apache.CONFIGURATION.format(
         root=root,
         host=VIP,
@@ -38,7 +40,7 @@ def configuration(installation: Installation, root: Path, pages: Path, server: i
         identity=apache.identity(root),
     )
     text = text.replace(f"{root}/htdocs", str(pages))
-    return text + _MORE.format(backlog=BACKLOG, server=server)
+    return text + _MORE.format(backlog=BACKLOG, server=server) + more
 
 
 def write_pages(folder: Path) -> None:
@@ -50,13 +52,23 @@ def write_pages(folder: Path) -> None:
 
 
 def start(
-    network: Network, server: int, folder: Path, installation: Installation, workers: int, group: Path
+    network: Network,
+    server: int,
+    folder: Path,
+    installation: Installation,
+    workers: int,
+    group: Path,
+    more: str = "",
 ) -> None:
-    """Start one server in its namespace and its control group; returns once its first process is there."""
+    """Start one server in its namespace and its control group; returns once its first process is there.
+
+    more: as `configuration` has it.
+    """
     root = server_folder(folder, server)
     root.mkdir(mode=0o755)
     (root / "cpu_time.lua").write_text(apache.LUA_CPU_TIME)
-    (root / "httpd.conf").write_text(configuration(installation, root, folder / "htdocs", server, workers))
+    text = configuration(installation, root, folder / "htdocs", server, workers, more)
+    (root / "httpd.conf").write_text(text)
     begin = (
         f"echo $$ > {shlex.quote(str(group / 'cgroup.procs'))} && "
         f"exec {shlex.quote(str(installation.binary))} -f {shlex.quote(str(root / 'httpd.conf'))} -k start"

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steelyard.deploy.testbed import capacity, machine, network, servers
-from steelyard.deploy.testbed.apache import find_apache
-from steelyard.deploy.testbed.calibration import Calibration, calibrate
+from steelyard.deploy.testbed import capacity, machine, network, profiles, servers
+from steelyard.deploy.testbed.calibration import Calibration
 from steelyard.deploy.testbed.machine import TestbedError
 from steelyard.deploy.testbed.network import Network
 from steelyard.envs.errors import UserError, bad_value
@@ -48,6 +47,8 @@ class Site:
     network: Network
     scenario: Scenario
     calibration: Calibration
+    profile: str = profiles.PAGES
+    """What the servers serve, of profiles.NAMES."""
 
     @property
     def folder(self) -> Path:
@@ -60,6 +61,7 @@ class Site:
             "name": self.network.prefix,
             "scenario": self.scenario.to_dict(),
             "calibration": self.calibration.to_dict(),
+            "profile": self.profile,
             "version": 1,
         }
 
@@ -129,14 +131,18 @@ def held(name: str) -> Iterator[None]:
         yield
 
 
-def bring_up(name: str, scenario: Scenario, tell: Tell = silent) -> Site:
-    """Build the testbed of a scenario; what is up already and whole stays. Whatever fails leaves nothing."""
+def bring_up(name: str, scenario: Scenario, tell: Tell = silent, profile: str | None = None) -> Site:
+    """Build the testbed of a scenario; what is up already and whole stays. Whatever fails leaves nothing.
+
+    profile: of profiles.NAMES; None: that of the one that is up, else pages.
+    """
     groups = capacity.find_groups()
-    installation = find_apache(more=servers.EXTRA_MODULES)
     found = read_state(name)
-    if found is not None and _same_pool(found.scenario, scenario):
+    profile = profile or (profiles.PAGES if found is None else found.profile)
+    programs = profiles.find(profile, tell)
+    if found is not None and _same_pool(found.scenario, scenario) and found.profile == profile:
         if all(part.healthy for part in inspect(found)):
-            site = Site(found.network, scenario, found.calibration)
+            site = Site(found.network, scenario, found.calibration, profile)
             _write_state(site)
             tell(f"testbed {name}: was up already")
             return site
@@ -147,9 +153,11 @@ def bring_up(name: str, scenario: Scenario, tell: Tell = silent) -> Site:
         tell(f"testbed {name}: {len(net.namespaces)} namespaces")
         machine.carry_out(network.build(net))
         machine.carry_out(network.forward_by_kernel(net, kernel_weights_of(scenario)))
-        tell(f"testbed {name}: {net.servers} servers, {installation.version()}, {installation.php_version()}")
-        _start_servers(net, scenario, groups, installation)
-        site = Site(net, scenario, calibrate(net, home(name), groups))
+        tell(f"testbed {name}: {net.servers} servers, {programs.versions()}")
+        home(name).mkdir(mode=0o755)
+        profiles.start(net, scenario, groups, programs, home(name))
+        made = profiles.calibration(net, groups, profile, home(name))
+        site = Site(net, scenario, made, profile)
         set_shares(site)
         _write_state(site)
     except BaseException:
@@ -226,7 +234,7 @@ def read_state(name: str) -> Site | None:
         tree = json.loads((home(name) / "state.json").read_text())
         scenario = Scenario.from_dict(tree["scenario"])
         net = Network(name, scenario.num_agents, scenario.num_servers)
-        return Site(net, scenario, Calibration(**tree["calibration"]))
+        return Site(net, scenario, Calibration(**tree["calibration"]), tree.get("profile", profiles.PAGES))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -247,7 +255,8 @@ def inspect(site: Site) -> list[Part]:
         shown = "no limit" if share is None else f"{share:.3g} of a processor"
         details = f"Apache, process {pid}, {shown}" if runs else "Apache does not run"
         parts.append(Part(f"server {j}", runs and share is not None, details))
-    return parts
+    database = profiles.database(site.profile, site.folder)
+    return parts if database is None else [*parts, Part("database", *database)]
 
 
 def set_shares(site: Site) -> None:
@@ -267,18 +276,6 @@ def _same_pool(one: Scenario, other: Scenario) -> bool:
     return (one.pool.balancers, one.servers) == (other.pool.balancers, other.servers)
 
 
-def _start_servers(net: Network, scenario: Scenario, groups: capacity.CpuGroups, installation: Any) -> None:
-    folder = home(net.prefix)
-    folder.mkdir(mode=0o755)
-    servers.write_pages(folder / "htdocs")
-    capacity.make(groups, net.prefix, net.servers)
-    for j, server in enumerate(scenario.servers):
-        group = groups.server(net.prefix, j)
-        servers.start(net, j, folder, installation, server.ps_cap, group)
-    for j in range(net.servers):
-        servers.await_answer(net, j, folder)
-
-
 def _write_state(site: Site) -> None:
     path = site.folder / "state.json"
     partial = path.with_suffix(".partial")
@@ -287,15 +284,18 @@ def _write_state(site: Site) -> None:
 
 
 @contextmanager
-def borrowed(name: str, scenario: Scenario, keep: bool, tell: Tell = silent) -> Iterator[Site]:
+def borrowed(
+    name: str, scenario: Scenario, keep: bool, tell: Tell = silent, profile: str | None = None
+) -> Iterator[Site]:
     """The testbed of a scenario for this process alone, brought up if need be.
 
     keep: leave it up; otherwise it is taken down again if it was brought up here.
+    profile: as bring_up has it.
     """
     machine.require_root()
     with held(name):
         was_up = read_state(name) is not None
-        place = bring_up(name, scenario, tell)
+        place = bring_up(name, scenario, tell, profile)
         try:
             yield place
         finally:

@@ -24,6 +24,7 @@ Overrides = Annotated[
     tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE"), tyro.conf.UseAppendAction
 ]
 Name = Annotated[str, tyro.conf.arg(metavar="NAME")]
+Profile = Literal["pages", "wiki"] | None
 OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
 
 _SCENARIO = "testbed-2x4"
@@ -40,6 +41,8 @@ class Up:
     """What it is to be: testbed-2x4, testbed-2x7 or a file of one's own."""
     overrides: Overrides = ()
     """Change a value of the scenario (--set pool.balancers=3)."""
+    profile: Profile = None
+    """What servers serve: pages, a PHP loop and files (default); wiki, MediaWiki over MariaDB."""
     name: Name = _NAME
     """Prefix of everything that the testbed makes; testbeds of different names do not meet."""
     quiet: Flag = False
@@ -47,16 +50,17 @@ class Up:
 
     def run(self) -> int:
         """Build what is missing."""
-        from steelyard.deploy.testbed import machine, site
+        from steelyard.deploy.testbed import machine, profiles, site
 
         scenario = site.load(self.scenario, self.overrides)
         machine.require_root()
         with site.held(self.name):
-            place = site.bring_up(self.name, scenario, site.silent if self.quiet else _say)
+            tell = site.silent if self.quiet else _say
+            place = site.bring_up(self.name, scenario, tell, self.profile or profiles.PAGES)
         if not self.quiet:
-            speed = place.calibration.iterations_per_s
-            print(f"up: {scenario.name}; {speed / 1e6:.1f} million iterations/s of the PHP page")
-            print(f"try: ip netns exec {place.network.client} curl http://{_address()}/loop.php?n=1000")
+            print(f"up: {scenario.name}; {profiles.describe(place.profile, scenario, place.calibration)}")
+            path = profiles.example(place.profile)
+            print(f"try: ip netns exec {place.network.client} curl 'http://{_address()}{path}'")
         return 0
 
 
@@ -135,6 +139,8 @@ class Play:
     dataplane: Literal["lb", "kernel", "vpp", "vpp-lb"] = "lb"
     """lb: steelyard-lb in every balancer; vpp: VPP with the plugin (docs/vpp.md); and two that only hash
     (ecmp, wcmp), kernel: the kernels' routes; vpp-lb: VPP's own balancer."""
+    profile: Profile = None
+    """As up has it; without it that of the testbed that is up, or pages."""
     json: OptionalFile = None
     """Write one JSON record per episode to this file, as `steelyard simulate` does."""
     name: Name = _NAME
@@ -151,7 +157,7 @@ class Play:
         scenario = self._scenario()
         hashing = self.dataplane in balancers.HASHING
         contenders = live.parse(self.policy or (("ecmp",) if hashing else ("lsq", "sed")))
-        options = live.Options(self.name, (self.dataplane,), keep=False)
+        options = live.Options(self.name, (self.dataplane,), keep=False, profile=self.profile)
         tell = live.silent if self.quiet else _progress
         rows = live.run_live([scenario], contenders, seeds, options, tell)
         if target is not None:

@@ -34,6 +34,8 @@ class Evaluate(common.StudyOptions):
     dataplane: Literal["lb", "kernel", "vpp", "vpp-lb"] = "lb"
     """With --live: lb, steelyard-lb in every balancer; vpp, VPP with the plugin; and two that only hash
     (ecmp, wcmp): kernel, by routes; vpp-lb, VPP's own balancer."""
+    profile: Literal["pages", "wiki"] | None = None
+    """With --live: what servers serve: a PHP loop and files, or MediaWiki; default: as the one that is up."""
     testbed: Annotated[str, tyro.conf.arg(metavar="NAME")] = "steelyard"
     """With --live: name of the testbed; if it is not up, it is brought up, and taken down at the end."""
 
@@ -68,7 +70,9 @@ class Evaluate(common.StudyOptions):
             if not self.live:
                 if self.dataplane != "lb":
                     raise UserError(f"--dataplane {self.dataplane}: only with --live")
+                if self.profile is not None:
+                    raise UserError(f"--profile {self.profile}: only with --live")
                 return evaluation.run_cells(study, evaluation.prepare(study, on_progress), on_progress)
             if self.convention != evaluation.UNCENSORED:
                 raise UserError(f"--convention {self.convention}: live, every request counts (uncensored)")
-            return live.run(study, self.testbed, self.dataplane, on_progress)
+            return live.run(study, self.testbed, self.dataplane, self.profile, on_progress)
