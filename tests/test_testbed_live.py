@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from testbeds import NAME, cleaned, require_root
+from testbeds import NAME, agents_see_and_steer, cleaned, require_root
 from zero_policy import policy_blob
 
 from steelyard import native
 from steelyard.benchmarks import dataset
-from steelyard.deploy.testbed import balancers, capacity, ground, live, machine, play, servers, site
-from steelyard.envs import live_v0
+from steelyard.deploy.testbed import balancers, capacity, live, machine, play, servers, site
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 from steelyard.trainers.cli import main
@@ -196,22 +195,7 @@ def test_a_balancer_that_dies_ends_the_episode(place: site.Site) -> None:
 
 
 def test_agents_see_and_steer_real_balancers() -> None:
-    name = f"{NAME}g"
-    try:
-        with ground.ground(SCENARIO, name) as made:
-            env = live_v0.parallel_env(scenario=SCENARIO, pools=made.pools, traffic=made)
-            env.reset(seed=1)
-            actions = {"lb_0": np.array([1, 0, 0, -1], np.float32), "lb_1": np.zeros(4, np.float32)}
-            while env.agents:
-                observations, _, _, truncated, infos = env.step(actions)
-            np.testing.assert_allclose(observations["lb_0"][-4:], actions["lb_0"], atol=1e-6)
-            assert all(truncated.values())
-            assert infos["lb_0"]["flows"] > 0
-            env.close()
-    finally:
-        site.take_down(name)
-        (site.HOME / f"{name}.lock").unlink(missing_ok=True)
-    assert site.traces(name) == []
+    agents_see_and_steer(f"{NAME}g", SCENARIO, "lb")
 
 
 def test_training_goes_on_live(tmp_path: Path) -> None:

@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from testbeds import NAME, cleaned
+from testbeds import NAME, agents_see_and_steer, cleaned
 from zero_policy import policy_blob
 
-from steelyard.deploy.testbed import balancers, ground, live, machine, play, site, vpp_balancers
-from steelyard.envs import live_v0
+from steelyard.deploy.testbed import balancers, live, machine, play, site, vpp_balancers
 from steelyard.envs.errors import UserError
 from steelyard.envs.scenario import Scenario
 
@@ -91,22 +89,7 @@ def test_a_vpp_that_dies_ends_the_episode(place: site.Site) -> None:
 
 
 def test_agents_see_and_steer_vpp() -> None:
-    name = f"{NAME}v"
-    try:
-        with ground.ground(SCENARIO, name, "vpp") as made:
-            env = live_v0.parallel_env(scenario=SCENARIO, pools=made.pools, traffic=made)
-            env.reset(seed=1)
-            actions = {"lb_0": np.array([1, 0, 0, -1], np.float32), "lb_1": np.zeros(4, np.float32)}
-            while env.agents:
-                observations, _, _, truncated, infos = env.step(actions)
-            np.testing.assert_allclose(observations["lb_0"][-4:], actions["lb_0"], atol=1e-6)
-            assert all(truncated.values())
-            assert infos["lb_0"]["flows"] > 0
-            env.close()
-    finally:
-        site.take_down(name)
-        (site.HOME / f"{name}.lock").unlink(missing_ok=True)
-    assert site.traces(name) == []
+    agents_see_and_steer(f"{NAME}v", SCENARIO, "vpp")
 
 
 def test_nothing_is_left_of_a_command_that_was_killed() -> None:

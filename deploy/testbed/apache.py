@@ -7,7 +7,6 @@ the CPU time that its server process spent on it (see LUA_CPU_TIME).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import shutil
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from steelyard.deploy.testbed import machine
 from steelyard.deploy.testbed.plan import MAX_ITERATIONS, STATIC_FILES
 from steelyard.envs.errors import UserError
 
@@ -28,7 +28,6 @@ INSTALL = "sudo apt-get install -y --no-install-recommends apache2-bin libapache
 HOST = "127.0.0.1"
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 10.0
-_PR_SET_PDEATHSIG = 1
 
 LUA_CPU_TIME = """\
 -- A prefork process serves one request at a time, so the CPU time of the process between the start of a
@@ -220,11 +219,6 @@ class PrivateApache:
         )
 
     def _start(self) -> None:
-        libc = ctypes.CDLL(None)
-
-        def die_with_parent() -> None:  # also when this process is killed and no clean-up runs
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
         with (self.root / "start.log").open("wb") as output:
             self._process = subprocess.Popen(
                 [self.installation.binary, "-f", self.root / "httpd.conf", "-DFOREGROUND"],
@@ -232,7 +226,7 @@ class PrivateApache:
                 stdout=output,
                 stderr=output,
                 process_group=0,  # Ctrl-C reaches this process alone, which then stops the server
-                preexec_fn=die_with_parent,
+                preexec_fn=machine.ends_with_us(),
             )
         deadline = time.monotonic() + START_LIMIT_S
         while not self._answers():

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ _SIOCETHTOOL = 0x8946
 _ETHTOOL_SETS = {"rx-checksum": 0x15, "tx-checksum": 0x17, "sg": 0x19, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 _COMMAND_LIMIT_S = 20.0
 _END_LIMIT_S = 5.0
+_PR_SET_PDEATHSIG = 1
 
 Result = TypeVar("Result")
 
@@ -58,19 +59,44 @@ def carry_out(steps: Iterable[Step]) -> None:
             _offloads_off(step)
 
 
-def command(argv: Sequence[str | Path], cwd: Path | None = None) -> str:
-    """What a command prints; TestbedError with its last line if it fails."""
+def command(
+    argv: Sequence[str | Path],
+    cwd: str | Path | None = None,
+    name: str | None = None,
+    limit_s: float = _COMMAND_LIMIT_S,
+    environment: Mapping[str, str] | None = None,
+    user: str | None = None,
+) -> str:
+    """What a command prints; TestbedError, which calls it by `name`, with its last line if it fails."""
     words = [str(word) for word in argv]
+    name = name or " ".join(words)
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, cwd=cwd, stdin=subprocess.DEVNULL
+            words,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            stdin=subprocess.DEVNULL,
+            cwd=cwd,
+            env=environment,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise TestbedError(f"{' '.join(words)}: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise TestbedError(f"{name}: has not ended within {limit_s:g} s") from error
+    except OSError as error:
+        raise TestbedError(f"{name}: {error}") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise TestbedError(f"{' '.join(words)}: {said[-1] if said else f'status {done.returncode}'}")
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise TestbedError(f"{name}: {said[-1] if said else f'status {done.returncode}'}")
     return done.stdout
+
+
+def ends_with_us() -> Callable[[], object]:
+    """What a child calls before it runs: it ends when this process does, killed without clean-up or not."""
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextmanager

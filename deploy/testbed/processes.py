@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from steelyard.deploy.testbed import capacity, site
+from steelyard.deploy.testbed import capacity, machine, site
 from steelyard.deploy.testbed.machine import TestbedError
 
 _STOP_LIMIT_S = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -49,11 +46,6 @@ def launch(
     """Start the next balancer in its namespace, with a log of its own; it ends when this process does."""
     net, index = place.network, len(started.processes)
     log = place.folder / f"lb{index}.log"
-    libc = ctypes.CDLL(None)
-
-    def die_with_parent() -> None:  # also when this process is killed and no clean-up runs
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["nsenter", f"--net=/run/netns/{net.balancer(index)}", *command],
@@ -62,7 +54,7 @@ def launch(
             stderr=output,
             process_group=0,
             env=environment,
-            preexec_fn=die_with_parent,
+            preexec_fn=machine.ends_with_us(),
         )
     started.processes.append(process)
     started.logs.append(log)

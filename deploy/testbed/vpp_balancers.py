@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from steelyard.deploy import vpp_process
-from steelyard.deploy.testbed import processes, site, vpp_config
+from steelyard.deploy.testbed import machine, processes, site, vpp_config
 from steelyard.deploy.testbed.machine import TestbedError
 from steelyard.deploy.testbed.vpp_config import Line
 from steelyard.envs.errors import UserError
 
 _START_LIMIT_S = 30.0
-_ANSWER_LIMIT_S = 20.0
 
 
 @dataclass
@@ -71,22 +69,8 @@ def configure(started: VppBalancers, index: int, lines: Sequence[Line]) -> None:
 
 def ask(folder: Path, line: str) -> str:
     """What the VPP of that folder answers to a line of its command line; TestbedError if it does not."""
-    command: list[str | Path] = [_home() / "bin/vppctl", "-s", folder / "cli.sock", line]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_LIMIT_S,
-            stdin=subprocess.DEVNULL,
-            env=vpp_process.libraries(_home()),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise TestbedError(f"vppctl {line}: {error}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise TestbedError(f"vppctl {line}: {said[-1] if said else f'status {done.returncode}'}")
-    return done.stdout
+    words: list[str | Path] = [_home() / "bin/vppctl", "-s", folder / "cli.sock", line]
+    return machine.command(words, name=f"vppctl {line}", environment=vpp_process.libraries(_home()))
 
 
 def _await(started: VppBalancers, index: int) -> None:

@@ -6,13 +6,11 @@ name that changes with MediaWiki, MariaDB, settings and pages; a testbed gets a 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import pwd
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -29,7 +27,6 @@ CACHE = Path("/var/cache/steelyard")
 SPARE_CONNECTIONS = 50
 _START_LIMIT_S = 60.0
 _PREPARE_LIMIT_S = 600.0
-_PR_SET_PDEATHSIG = 1
 
 
 def options(folder: Path, connections: int) -> list[str]:
@@ -182,33 +179,12 @@ def _carry_out(argv: Sequence[str | Path], user: str | None = wiki.USER) -> None
     """A step of the preparation; TestbedError with its last line if it fails."""
     words = [str(word) for word in argv]
     what = Path(words[1] if words[1].endswith(".php") else words[0]).name
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=_PREPARE_LIMIT_S,
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TestbedError(f"wiki: {what} has not ended within {_PREPARE_LIMIT_S:g} s") from error
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()
-        raise TestbedError(f"wiki: {what}: {said[-1]}")
+    machine.command(words, cwd="/", name=f"wiki: {what}", limit_s=_PREPARE_LIMIT_S, user=user)
 
 
 @contextmanager
 def _running(programs: WikiPrograms, folder: Path) -> Iterator[None]:
     """The database runs within the block, and ends whole."""
-    libc = ctypes.CDLL(None)
-
-    def die_with_parent() -> None:  # also when this process is killed and no clean-up runs
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
     with (folder / "start.log").open("wb") as output:
         process = subprocess.Popen(
             [programs.mariadbd, *options(folder, 0)],
@@ -216,7 +192,7 @@ def _running(programs: WikiPrograms, folder: Path) -> Iterator[None]:
             stdout=output,
             stderr=output,
             process_group=0,
-            preexec_fn=die_with_parent,
+            preexec_fn=machine.ends_with_us(),
         )
     try:
         _await(process, folder)

@@ -7,30 +7,26 @@
 namespace steelyard::core {
 namespace {
 
+// Features i to i + 7: loads, then 1, then 0.
+inline f32x8 linear_block(int32_t num_servers, const float* loads, int32_t i) {
+  const i32x8 at = i32x8{0, 1, 2, 3, 4, 5, 6, 7} + i;
+  return at == num_servers ? fill8(1.0F) : (at < num_servers ? load8(loads + i) : f32x8{});
+}
+
 // Each vector written once and whole, so that it can be read at once.
 void linear_features(uint32_t num_servers, const float* loads, float* features) {
-  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto n = static_cast<int32_t>(num_servers);
-  for (int32_t i = 0; i <= n; i += 8) {
-    const i32x8 at = lane + i;
-    store8(features + i, at == n ? fill8(1.0F) : (at < n ? load8(loads + i) : f32x8{}));
-  }
+  for (int32_t i = 0; i <= n; i += 8) store8(features + i, linear_block(n, loads, i));
 }
 
 // V of the loads in one pass, its sums in the order of dot; blocks of eight features.
 template <uint32_t Blocks>
 float linear_value(uint32_t num_servers, const float* loads, const float* parameters, float* features) {
   constexpr uint32_t kFours = Blocks / 4 * 4;
-  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto n = static_cast<int32_t>(num_servers);
   f32x8 sums[4] = {};
 #pragma GCC unroll 8
   for (uint32_t b = 0; b < Blocks; ++b) {
-    f32x8 f = load8(loads + 8 * b);
-    if (b + 1 == Blocks) {
-      const i32x8 at = lane + static_cast<int32_t>(8 * b);
-      f = at == n ? fill8(1.0F) : (at < n ? f : f32x8{});
-    }
+    const f32x8 f = linear_block(static_cast<int32_t>(num_servers), loads, static_cast<int32_t>(8 * b));
     store8(features + 8 * b, f);
     sums[b < kFours ? b % 4 : 0] += load8(parameters + 8 * b) * f;
   }

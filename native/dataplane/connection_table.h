@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "native/core/huge_pages.h"
+#include "native/core/lanes.h"
 #include "native/core/prefetch.h"
 #include "native/core/types.h"
 #include "native/dataplane/address.h"
@@ -108,21 +109,12 @@ class ConnectionTable {
   };
 
   using Tags = uint32_t __attribute__((vector_size(32)));
-  using Signs = int32_t __attribute__((vector_size(32)));
-  using Floats = float __attribute__((vector_size(32)));
   // The ways of a bucket that have a tag, a bit each, all compared at once: which one it is cannot be
   // predicted.
   uint32_t ways_with(uint32_t index, uint32_t tag) const {
     Tags tags;
     std::memcpy(&tags, buckets_[index].tag, sizeof tags);
-    const Signs same = tags == tag;
-#ifdef __AVX__
-    return static_cast<uint32_t>(__builtin_ia32_movmskps256(reinterpret_cast<Floats>(same)));
-#else
-    uint32_t ways = 0;
-    for (uint32_t way = 0; way < kWays; ++way) ways |= static_cast<uint32_t>(same[way]) & (1u << way);
-    return ways;
-#endif
+    return core::bits_of_lanes(tags == tag);
   }
   static uint32_t first_way(uint32_t ways) { return static_cast<uint32_t>(__builtin_ctz(ways)); }
   static uint32_t ticks(TimeNs time) { return static_cast<uint32_t>(time >> kTickShift); }
