@@ -57,14 +57,20 @@ class ConnectionTable {
   explicit ConnectionTable(uint32_t buckets);
 
   // Brings a flow's place nearer, in two steps: what the second reads, the first has asked for. The second
-  // says whether the flow seems to have a place.
+  // says which place the flow seems to have, or kNone.
   void prefetch_bucket(uint64_t hash) const { core::prefetch(&buckets_[index_of(hash)]); }
-  bool prefetch_place(uint64_t hash) const {
+  uint32_t prefetch_place(uint64_t hash) const {
     const uint32_t index = index_of(hash);
     const uint32_t mine = ways_with(index, tag_of(hash));
     const uint32_t ways = mine != 0 ? mine : ways_with(index, 0);
     if (ways != 0) core::prefetch(&buckets_[index].connection[first_way(ways)]);
-    return mine != 0;
+    return mine != 0 ? index * kWays + first_way(mine) : kNone;
+  }
+  // Whether a place is that of a flow.
+  bool has(uint32_t place, const FlowKey& key, uint64_t hash) const {
+    const Connection& connection = at(place);
+    return buckets_[place / kWays].tag[place % kWays] == tag_of(hash) && connection.client == key.client &&
+           connection.port == key.port;
   }
   // The place of a flow; kNone when it has none.
   uint32_t find(const FlowKey& key, uint64_t hash) const {

@@ -37,59 +37,33 @@ std::string_view text_of(Verdict verdict) {
 
 Verdict Forwarder::process(Packet* packet, TimeNs now) {
   Seen seen;
-  look(*packet, nullptr, &seen);
-  return decide(packet, seen, now);
+  look(*packet, &seen);
+  const Verdict verdict = decide(packet, seen, now);
+  ++verdicts_[static_cast<size_t>(verdict)];
+  return verdict;
 }
 
-// Three steps, each some packets behind the one before, so that the memory which one packet needs comes while
-// others are worked on.
-[[gnu::flatten]] void Forwarder::process(std::span<Packet> burst, TimeNs now, Verdict* verdicts) {
-  constexpr size_t kBehind = 8, kKept = 4 * kBehind;
-  std::array<Seen, kKept> kept;
-  const VipTable::Entry* last = nullptr;
-  const size_t size = burst.size();
-  for (size_t i = 0; i < size + 2 * kBehind; ++i) {
-    if (i < size) {
-      if (i + 2 < size) core::prefetch(burst[i + 2].data);
-      Seen& seen = kept[i % kKept] = {};
-      look(burst[i], last, &seen);
-      last = seen.entry;
-      if (last != nullptr) vips_[seen.entry->vip]->prefetch(seen.hash, seen.headers.flags);
-    }
-    if (const size_t at = i - kBehind; at < size) {
-      const Seen& seen = kept[at % kKept];
-      if (seen.entry != nullptr) vips_[seen.entry->vip]->prefetch_more(seen.hash, seen.headers.flags);
-    }
-    if (const size_t at = i - 2 * kBehind; at < size)
-      verdicts[at] = decide(&burst[at], kept[at % kKept], now);
-  }
-}
-
-void Forwarder::look(const Packet& packet, const VipTable::Entry* last, Seen* seen) const {
+void Forwarder::look(const Packet& packet, Seen* seen) const {
+  *seen = {};
   seen->parsed = parse(packet.data, packet.size, &seen->headers);
   if (packet.size < kEthernetSize) return;
   seen->ours = link_.bare || std::equal(link_.mac.begin(), link_.mac.end(), packet.data);
   if (seen->parsed != Parse::kOk || !seen->ours) return;
   const Headers& headers = seen->headers;
-  const bool same =
-      last != nullptr && last->is(headers.destination, headers.destination_port, headers.protocol);
-  seen->entry = same ? last : table_.find(headers.destination, headers.destination_port, headers.protocol);
-  if (seen->entry == nullptr) return;
-  seen->hash = flow_hash({headers.source, headers.source_port}, seen->entry->salt);
+  const VipTable::Entry* entry = table_.find(headers.destination, headers.destination_port, headers.protocol);
+  if (entry == nullptr) return;
+  seen->vip = vips_[entry->vip].get();
+  seen->hash = flow_hash({headers.source, headers.source_port}, entry->salt);
 }
 
 Verdict Forwarder::decide(Packet* packet, const Seen& seen, TimeNs now) {
-  const Verdict verdict =
-      seen.entry != nullptr ? balance(packet, seen, now) : decide_otherwise(packet, seen, now);
-  ++verdicts_[static_cast<size_t>(verdict)];
-  return verdict;
+  return seen.vip != nullptr ? balance(packet, seen, now) : decide_otherwise(packet, seen, now);
 }
 
 Verdict Forwarder::balance(Packet* packet, const Seen& seen, TimeNs now) {
   const Headers& headers = seen.headers;
   const Segment segment{{headers.source, headers.source_port}, seen.hash, headers.flags, headers.ip_bytes};
-  Vip& vip = *vips_[seen.entry->vip];
-  return forward(packet, headers, vip, vip.route(segment, now), seen.hash);
+  return forward(packet, headers, *seen.vip, seen.vip->route(segment, now), seen.hash);
 }
 
 [[gnu::noinline, gnu::cold]] Verdict Forwarder::decide_otherwise(Packet* packet, const Seen& seen,

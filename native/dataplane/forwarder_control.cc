@@ -45,12 +45,13 @@ std::string check_sources(const Config& config, const VipConfig& vip) {
 }  // namespace
 
 void VipTable::build(std::span<const std::unique_ptr<Vip>> vips, uint64_t hash_seed) {
-  reset(vips.size());
+  reset(2 * vips.size());
   for (size_t i = 0; i < vips.size(); ++i) {
     const VipConfig& vip = vips[i]->config();
     const uint64_t service = name_of(vip.address) ^ uint64_t { vip.port } << 8 ^ vip.protocol;
     add({vip.address, vip.port, vip.protocol, static_cast<int16_t>(i),
          Salt(core::stream_key(hash_seed, service))});
+    if (!owns(vip.address)) add({vip.address, 0, kOwned, static_cast<int16_t>(i), Salt()});
   }
 }
 
@@ -69,7 +70,7 @@ void VipTable::build_returns(std::span<const std::unique_ptr<Vip>> vips) {
 }
 
 void VipTable::reset(size_t entries) {
-  const size_t size = std::bit_ceil(2 * entries + 1);
+  const size_t size = entries == 0 ? 1 : std::bit_ceil(2 * entries + 1);
   entries_.assign(size, Entry());
   mask_ = size - 1;
 }
@@ -78,11 +79,6 @@ void VipTable::add(const Entry& entry) {
   uint64_t at = slot(entry.address, entry.port, entry.protocol);
   while (entries_[at & mask_].protocol != 0) ++at;
   entries_[at & mask_] = entry;
-}
-
-bool VipTable::owns(const Address& address) const {
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [&](const Entry& entry) { return entry.protocol != 0 && entry.address == address; });
 }
 
 Forwarder::Forwarder(const Config& config, const Link& link, std::span<const PolicyArtefact> policies)

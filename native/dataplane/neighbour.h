@@ -22,7 +22,9 @@ struct Link {
   int prefix4 = 24, prefix6 = 64;
   Address gateway4, gateway6;
   uint32_t mtu = 1500;
-  bool bare = false;  // another host does links: what lies before an IP header is neither read nor of use
+  // Another host does links: what lies before an IP header is neither read nor of use, and IPv4 headers have
+  // passed its checks.
+  bool bare = false;
 
   const Address& address(bool v4) const { return v4 ? address4 : address6; }
   // Who takes packets for `destination`: itself on the link, else the gateway; none() if there is none.

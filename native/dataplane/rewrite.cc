@@ -144,6 +144,16 @@ void set_quoted_endpoint(const Packet& packet, const Headers& icmp, const Addres
   store16(checksum, updated_checksum(load16(checksum), change.before, change.after));
 }
 
+void encapsulate_v4(Packet* packet, uint8_t tos, uint32_t bytes, const Address& source,
+                    const Address& destination) {
+  packet->size = kEthernetSize + bytes;
+  prepend(packet, kIpv4Size + kGreSize);
+  uint8_t* ip = packet->data + kEthernetSize;
+  write_v4(ip, tos, kIpv4Size + kGreSize + bytes, kGre, source, destination);
+  store32(ip + kIpv4Size, kEtherIpv4);
+  store16(packet->data + 12, kEtherIpv4);
+}
+
 void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source,
                      const Address& destination, uint64_t flow) {
   const uint8_t tos = traffic_class(*packet, headers);

@@ -17,14 +17,23 @@
 
 namespace steelyard::dataplane {
 
+// How plain packets (plain_packet.h) reach a server.
+enum class PlainWay : uint8_t {
+  kOther,   // as all others do
+  kAsIs,    // with another link header
+  kTunnel,  // in GRE over IPv4
+};
+
 // A server as connections know it. Its place in the list never changes while a connection is bound to it, so
 // a removed server stays until its last connection has gone.
 struct alignas(64) Endpoint {
   // What every packet needs stands in one cache line.
   Address address;
-  uint64_t packets = 0, bytes = 0;
+  uint64_t packets = 0;
   Mac mac{};
   bool has_mac = false;
+  PlainWay plain_way = PlainWay::kOther;
+  uint64_t bytes = 0;
   bool fixed_mac = false;  // configured
   uint64_t opened = 0;
   core::ServerId server = core::kNoServer;  // index in the core; kNoServer: removed from the pool
@@ -70,14 +79,15 @@ class Vip {
   // The endpoint of a packet; kNoEndpoint when the pool is empty.
   int route(const Segment& segment, TimeNs now) {
     const uint32_t place = table_.find(segment.key, segment.hash);
-    if (place == ConnectionTable::kNone || table_.expired(place, now))
-      return route_slowly(segment, place, now);
-    const Connection& flow = table_.at(place);
-    if (flow.state != FlowState::kEstablished || (segment.flags & kNotData) != 0) {
-      return route_slowly(segment, place, now);
-    }
-    table_.set_deadline(place, now + timeout_[static_cast<size_t>(FlowState::kEstablished)]);
-    return count(flow.endpoint, segment.bytes);
+    const bool known = place != ConnectionTable::kNone && (segment.flags & kNotData) == 0;
+    return known && established(place, now) ? carry(place, segment.bytes, now)
+                                            : route_slowly(segment, place, now);
+  }
+  // The same for data of an established connection that has `place`, as prefetch_data_more said; else
+  // kNoEndpoint: `route` knows more.
+  int route_data(const FlowKey& key, uint64_t hash, uint32_t place, uint32_t bytes, TimeNs now) {
+    const bool known = place != ConnectionTable::kNone && table_.has(place, key, hash);
+    return known && established(place, now) ? carry(place, bytes, now) : kNoEndpoint;
   }
   // Of a packet that speaks of a flow (ICMP errors): nothing is changed.
   int route_related(const FlowKey& key, uint64_t hash) const;
@@ -111,9 +121,12 @@ class Vip {
     if (udp_ || (flags & kNotData) != 0) core_->table().prefetch_page(hash);
   }
   void prefetch_more(uint64_t hash, uint8_t flags) const {
-    const bool placed = table_.prefetch_place(hash);
+    const bool placed = table_.prefetch_place(hash) != ConnectionTable::kNone;
     if ((flags & kNotData) != 0 || (udp_ && !placed)) core_->table().prefetch_bucket(hash);
   }
+  // The same for data of TCP; the second tells the place that the flow may have, or kNone.
+  void prefetch_data(uint64_t hash) const { table_.prefetch_bucket(hash); }
+  uint32_t prefetch_data_more(uint64_t hash) const { return table_.prefetch_place(hash); }
 
  private:
   static constexpr uint8_t kNotData = kSyn | kFin | kRst;
@@ -129,6 +142,13 @@ class Vip {
   void forget(uint32_t place);
   void bind(const Segment& segment, uint32_t place, int endpoint, FlowState state, TimeNs now);
   void sweep(TimeNs now);
+  bool established(uint32_t place, TimeNs now) const {
+    return !table_.expired(place, now) && table_.at(place).state == FlowState::kEstablished;
+  }
+  int carry(uint32_t place, uint32_t bytes, TimeNs now) {
+    table_.set_deadline(place, now + timeout_[static_cast<size_t>(FlowState::kEstablished)]);
+    return count(table_.at(place).endpoint, bytes);
+  }
   int count(int endpoint, uint32_t bytes) {
     ++endpoints_[endpoint].packets;
     endpoints_[endpoint].bytes += bytes;

@@ -170,6 +170,11 @@ bool Vip::place_endpoints() {
     give(j, &*unused);
     added = true;
   }
+  for (Endpoint& endpoint : endpoints_) {
+    const bool tunnel = config_.forwarding == Forwarding::kGre && endpoint.address.is_v4();
+    const bool as_is = config_.forwarding == Forwarding::kL2Dsr;
+    endpoint.plain_way = tunnel ? PlainWay::kTunnel : as_is ? PlainWay::kAsIs : PlainWay::kOther;
+  }
   return added || endpoint_of_ != before;
 }
 

@@ -1,5 +1,5 @@
-// Frames of any bytes: nothing outside the frame is read or written, and what goes out is sound. The first
-// byte chooses how packets are forwarded.
+// Frames of any bytes: nothing outside the frame is read or written, what goes out is sound, and in a burst a
+// frame has the same fate. The first byte chooses how packets are forwarded.
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
@@ -33,11 +33,15 @@ Config make_config(Forwarding forwarding) {
   return config;
 }
 
-Forwarder& forwarder(Forwarding forwarding) {
-  static const std::vector<PolicyArtefact> policies(4);
-  static Forwarder all[] = {{make_config(Forwarding::kL2Dsr), test_link(), policies},
-                            {make_config(Forwarding::kL3Dsr), test_link(), policies},
-                            {make_config(Forwarding::kGre), test_link(), policies}};
+struct Twins {
+  explicit Twins(Forwarding forwarding)
+      : alone(make_config(forwarding), test_link(), std::vector<PolicyArtefact>(4)),
+        in_bursts(make_config(forwarding), test_link(), std::vector<PolicyArtefact>(4)) {}
+  Forwarder alone, in_bursts;
+};
+
+Twins& twins(Forwarding forwarding) {
+  static Twins all[] = {Twins(Forwarding::kL2Dsr), Twins(Forwarding::kL3Dsr), Twins(Forwarding::kGre)};
   return all[static_cast<int>(forwarding)];
 }
 
@@ -55,13 +59,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static TimeNs now = 0;
   if (size < 1) return 0;
   const auto forwarding = static_cast<Forwarding>(data[0] % 3);
+  Twins& two = twins(forwarding);
   std::vector<uint8_t> buffer(kHeadroom + size - 1);
   std::copy(data + 1, data + size, buffer.begin() + kHeadroom);
+  std::vector<uint8_t> copy = buffer;
   Packet packet{buffer.data() + kHeadroom, static_cast<uint32_t>(size - 1), kHeadroom};
+  Packet other{copy.data() + kHeadroom, packet.size, kHeadroom};
   now += 1'000'000;
-  const Verdict verdict = forwarder(forwarding).process(&packet, now);
+  const Verdict verdict = two.alone.process(&packet, now);
   require(packet.data >= buffer.data() && packet.data + packet.size <= buffer.data() + buffer.size());
   if (sends(verdict)) check_sent(packet, verdict);
-  forwarder(forwarding).tick(now, [](std::span<const uint8_t>) {});
+  Verdict in_burst;
+  two.in_bursts.process({&other, 1}, now, &in_burst);
+  require(in_burst == verdict && other.size == packet.size && copy == buffer);
+  for (Forwarder* forwarder : {&two.alone, &two.in_bursts})
+    forwarder->tick(now, [](std::span<const uint8_t>) {});
   return 0;
 }
