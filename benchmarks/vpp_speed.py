@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import struct
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from steelyard.benchmarks.vpp_threads import beside_each_other
+from steelyard.benchmarks.vpp_threads import beside_each_other, pin_workers
 from steelyard.deploy.vpp_process import Vpp, why_not
 
 SERVERS = 64
 FEW, FLOWS = 1024, 8192
 ROUNDS = 15
 PACKETS = 60_000
-PER_WORKER = 2_000_000
+ENDLESS = 1 << 60
+RATES, RATE_S = 9, 0.5
 LB_MAC, PEER_MAC = "020000000001", "020000000002"
 OURS, STOCK = "10.0.1.1", "10.0.2.1"
 BALANCERS = {"steelyard": (OURS, "steelyard4"), "stock": (STOCK, "lb4-gre4-port")}
@@ -117,9 +119,9 @@ def measure(vpp: Vpp) -> dict[str, list[float]]:
 
 
 def throughput(vpp: Vpp, workers: int, vip: str) -> float:
-    """Packets of established flows per second that all workers forward together, each its own flows."""
+    """Packets of established flows per second that all workers send out together, each its own flows."""
     for worker in range(workers):
-        for flags, limit in ((0x02, FEW), (0x10, PER_WORKER)):
+        for flags, limit in ((0x02, FEW), (0x10, ENDLESS)):
             name = f"w{worker}f{flags}"
             path = vpp.run / f"{name}.pcap"
             flows = range(1024, 1024 + FEW)
@@ -127,30 +129,28 @@ def throughput(vpp: Vpp, workers: int, vip: str) -> float:
             vpp.cli(f"packet-generator new pcap {path} source pg0 name {name} limit {limit} worker {worker}")
             if flags == 0x02:
                 vpp.cli(f"packet-generator enable-stream {name}")
-    until_sent(vpp)
-    began = time.monotonic()
-    vpp.cli(*(f"packet-generator enable-stream w{worker}f16" for worker in range(workers)))
-    until_sent(vpp)
-    took_s = time.monotonic() - began
-    vpp.cli(*(f"packet-generator delete w{worker}f{flags}" for worker in range(workers) for flags in (2, 16)))
-    return workers * PER_WORKER / took_s
-
-
-def until_sent(vpp: Vpp) -> None:
-    """Wait until no stream is enabled."""
     while re.search(r"\sYes\s", vpp.cli("show packet-generator")):
         time.sleep(0.01)
+    vpp.cli(*(f"packet-generator enable-stream w{worker}f16" for worker in range(workers)))
+    time.sleep(0.2)
+    vpp.cli("clear runtime")
+    time.sleep(RATE_S)
+    rates = re.findall(r"vector rates in \S+, out (\S+), drop (\S+),", vpp.cli("show runtime"))
+    vpp.cli(*(f"packet-generator disable-stream w{worker}f16" for worker in range(workers)))
+    vpp.cli(*(f"packet-generator delete w{worker}f{flags}" for worker in range(workers) for flags in (2, 16)))
+    assert not any(float(dropped) for _, dropped in rates), f"packets were dropped: {rates}"
+    return sum(float(sent) for sent, _ in rates)
 
 
 def by_workers(folder: Path) -> dict[str, list[float]]:
-    """Packets per second with one and with two workers, rounds of both balancers in turn."""
+    """Packets per second with one and with two workers of two, rounds of both balancers in turn."""
     rates: dict[str, list[float]] = {}
-    for workers in (1, 2):
-        (place := folder / str(workers)).mkdir()
-        with Vpp(place, workers, beside_each_other(place, workers)) as vpp:
-            prepare(vpp)
-            for _ in range(5):
-                for name, (vip, _) in BALANCERS.items():
+    with Vpp(folder, 2, beside_each_other(folder, 2)) as vpp:
+        pin_workers(vpp.process.pid)
+        prepare(vpp)
+        for _ in range(RATES):
+            for name, (vip, _) in BALANCERS.items():
+                for workers in (1, 2):
                     rates.setdefault(f"{name}_{workers}", []).append(throughput(vpp, workers, vip))
     return rates
 
@@ -164,14 +164,17 @@ def main() -> None:
             prepare(vpp)
             times = measure(vpp)
             cpu = vpp.cli("show cpu")
-        rates = by_workers(Path(folder))
+        (place := Path(folder) / "workers").mkdir()
+        rates = by_workers(place)
     ghz = float(found[1]) if (found := re.search(r"Base frequency: +([\d.]+)", cpu)) else 0.0
     least = {name: min(rounds) for name, rounds in times.items()}
     for kind in ("new", FEW, FLOWS, ROUNDS * FLOWS):
         ours, stock = least[f"steelyard_{kind}"], least[f"stock_{kind}"]
         print(f"{kind!s:8} steelyard {ours:8.1f} clocks, stock lb {stock:8.1f}, ratio {ours / stock:.2f}")
-    for name, rounds in rates.items():
-        print(f"{name:12} {max(rounds) / 1e6:8.2f} million packets a second")
+    for name in BALANCERS:
+        one, two = (statistics.median(rates[f"{name}_{workers}"]) for workers in (1, 2))
+        rate = f"one worker {one / 1e6:6.2f} million packets/s, two {two / 1e6:6.2f}"
+        print(f"{name:9} {rate}: {two / one:.2f} times")
     if len(sys.argv) > 1:
         result = {"servers": SERVERS, "ghz": ghz, "least": least, "rounds": times, "packets_per_s": rates}
         Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")

@@ -68,7 +68,8 @@ struct steelyard_vpp_server {
 struct steelyard_vpp* steelyard_vpp_new(uint32_t threads, uint32_t workers);
 void steelyard_vpp_free(struct steelyard_vpp* self); /* [control] */
 
-/* [thread] Decides about up to STEELYARD_VPP_BURST packets and rewrites them. now_ns: CLOCK_MONOTONIC. */
+/* [thread] Decides about up to STEELYARD_VPP_BURST packets and rewrites them. IPv4 headers have passed VPP's
+ * own checks (ip4-input). now_ns: CLOCK_MONOTONIC. */
 void steelyard_vpp_process(struct steelyard_vpp* self, uint32_t thread, struct steelyard_vpp_packet* packets,
                            uint32_t count, int64_t now_ns, uint8_t* verdicts);
 /* [thread] Every 10 ms or so: timeouts; what the pool asks of the thread. */
