@@ -92,7 +92,7 @@ Verdict Forwarder::decide_plain(Packet* packet, const Glance& glance, const Way&
   const uint32_t most = tunnel ? way.mtu - kIpv4Size - kGreSize : way.mtu;
   if (to.plain_way == PlainWay::kOther || plain.ip_bytes > most || !(way.bare || to.has_mac))
     return decide_plain_otherwise(packet, glance, endpoint, now);
-  if (tunnel) encapsulate_v4(packet, plain.tos, plain.ip_bytes, way.source, to.address);
+  if (tunnel) encapsulate_v4(packet, kEtherIpv4, plain.tos, plain.ip_bytes, way.source, to.address);
   if (!way.bare) set_link(*packet, link_.mac, to.mac);
   return Verdict::kForward;
 }

@@ -144,31 +144,31 @@ void set_quoted_endpoint(const Packet& packet, const Headers& icmp, const Addres
   store16(checksum, updated_checksum(load16(checksum), change.before, change.after));
 }
 
-void encapsulate_v4(Packet* packet, uint8_t tos, uint32_t bytes, const Address& source,
+void encapsulate_v4(Packet* packet, uint16_t type, uint8_t tos, uint32_t bytes, const Address& source,
                     const Address& destination) {
   packet->size = kEthernetSize + bytes;
   prepend(packet, kIpv4Size + kGreSize);
   uint8_t* ip = packet->data + kEthernetSize;
   write_v4(ip, tos, kIpv4Size + kGreSize + bytes, kGre, source, destination);
-  store32(ip + kIpv4Size, kEtherIpv4);
+  store32(ip + kIpv4Size, type);
   store16(packet->data + 12, kEtherIpv4);
 }
 
 void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source,
                      const Address& destination, uint64_t flow) {
   const uint8_t tos = traffic_class(*packet, headers);
+  const uint16_t type = headers.v6 ? kEtherIpv6 : kEtherIpv4;
   const uint32_t inner = headers.ip_bytes;
-  packet->size = kEthernetSize + inner;
-  prepend(packet, gre_overhead(destination));
-  uint8_t* ip = packet->data + kEthernetSize;
-  uint8_t* gre = ip + (destination.is_v4() ? kIpv4Size : kIpv6Size);
   if (destination.is_v4()) {
-    write_v4(ip, tos, kIpv4Size + kGreSize + inner, kGre, source, destination);
-  } else {
-    write_v6(ip, tos, static_cast<uint32_t>(flow), kGreSize + inner, kGre, source, destination);
+    encapsulate_v4(packet, type, tos, inner, source, destination);
+    return;
   }
-  store32(gre, headers.v6 ? kEtherIpv6 : kEtherIpv4);
-  store16(packet->data + 12, destination.is_v4() ? kEtherIpv4 : kEtherIpv6);
+  packet->size = kEthernetSize + inner;
+  prepend(packet, kIpv6Size + kGreSize);
+  uint8_t* ip = packet->data + kEthernetSize;
+  write_v6(ip, tos, static_cast<uint32_t>(flow), kGreSize + inner, kGre, source, destination);
+  store32(ip + kIpv6Size, type);
+  store16(packet->data + 12, kEtherIpv6);
 }
 
 void make_echo_reply(const Packet& packet, const Headers& headers, const Mac& mac) {

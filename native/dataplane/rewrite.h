@@ -32,8 +32,8 @@ constexpr uint32_t gre_overhead(const Address& server) {
 void encapsulate_gre(Packet* packet, const Headers& headers, const Address& source,
                      const Address& destination, uint64_t flow);
 
-// The same from IPv4 in IPv4: `bytes` of IP, whose TOS is `tos`.
-void encapsulate_v4(Packet* packet, uint8_t tos, uint32_t bytes, const Address& source,
+// The same over IPv4, of a packet whose Ethernet type, TOS and bytes of IP are known.
+void encapsulate_v4(Packet* packet, uint16_t type, uint8_t tos, uint32_t bytes, const Address& source,
                     const Address& destination);
 
 // The echo request becomes its reply, sent back to where it came from by `mac`.
