@@ -28,7 +28,7 @@ inline f32x4 load4(const float* from) {
 
 inline void store8(float* to, f32x8 value) { __builtin_memcpy(to, &value, sizeof value); }
 
-inline f32x8 fill8(float value) { return f32x8{} + value; }
+inline f32x8 fill8(float x) { return f32x8{x, x, x, x, x, x, x, x}; }
 
 // Adding 1.5 * 2^23 leaves the nearest integer in the low mantissa bits.
 inline constexpr float kRoundingShift = 0x1.8p23F;

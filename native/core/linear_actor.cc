@@ -38,28 +38,45 @@ void add_scaled(float* to, const float* column, float factor) {
   }
 }
 
-template <uint32_t Lanes, bool Traced>
-void cache_gradient(uint32_t num_inputs, const float* inputs, const float* score, float coefficient,
-                    float lambda, float* trace, float* gradient) {
-  constexpr uint32_t kVectors = kNumActors * Lanes / 8;
-  f32x8 s[kVectors];
+template <uint32_t Lanes>
+inline void add_row(const f32x8* s, f32x8 factor, float* gradient) {
 #pragma GCC unroll 16
-  for (uint32_t b = 0; b < kVectors; ++b) s[b] = load8(score + 8 * b);
-  for (uint32_t k = 0; k <= num_inputs; ++k) {
+  for (uint32_t i = 0; i < kNumActors * Lanes; i += 8)
+    store8(gradient + i, load8(gradient + i) + s[i / 8] * factor);
+}
+
+// Inputs are as many as servers in most racks, and lanes where these are a power of two.
+template <uint32_t Lanes>
+[[gnu::noinline]] void cache_gradient(uint32_t, uint32_t num_inputs, const float* inputs, const float* score,
+                                      float coefficient, float, float*, float* gradient) {
+  constexpr uint32_t kRow = kNumActors * Lanes;
+  f32x8 s[kRow / 8];
+#pragma GCC unroll 16
+  for (uint32_t b = 0; b < kRow / 8; ++b) s[b] = load8(score + 8 * b);
+  if (num_inputs == Lanes) {
+#pragma GCC unroll 8
+    for (uint32_t k = 0; k < Lanes; ++k, gradient += kRow)
+      add_row<Lanes>(s, fill8(inputs[k] * coefficient), gradient);
+  } else {
+    for (uint32_t k = 0; k < num_inputs; ++k, gradient += kRow)
+      add_row<Lanes>(s, fill8(inputs[k] * coefficient), gradient);
+  }
+  add_row<Lanes>(s, fill8(coefficient), gradient);
+}
+
+template <uint32_t Lanes>
+[[gnu::noinline]] void cache_traced_gradient(uint32_t, uint32_t num_inputs, const float* inputs,
+                                             const float* score, float coefficient, float lambda,
+                                             float* trace, float* gradient) {
+  constexpr uint32_t kRow = kNumActors * Lanes;
+  for (uint32_t k = 0; k <= num_inputs; ++k, trace += kRow, gradient += kRow) {
     const float z = k < num_inputs ? inputs[k] : 1.0F;
-    const float factor = Traced ? z : z * coefficient;
 #pragma GCC unroll 16
-    for (uint32_t b = 0; b < kVectors; ++b) {
-      f32x8 part = s[b] * factor;
-      if constexpr (Traced) {
-        part += load8(trace + 8 * b) * lambda;
-        store8(trace + 8 * b, part);
-        part *= coefficient;
-      }
-      store8(gradient + 8 * b, load8(gradient + 8 * b) + part);
+    for (uint32_t i = 0; i < kRow; i += 8) {
+      const f32x8 part = load8(score + i) * z + load8(trace + i) * lambda;
+      store8(trace + i, part);
+      store8(gradient + i, load8(gradient + i) + part * coefficient);
     }
-    gradient += 8 * kVectors;
-    if constexpr (Traced) trace += 8 * kVectors;
   }
 }
 
@@ -139,9 +156,9 @@ void cache_actor_gradient(uint32_t lanes, uint32_t num_inputs, const float* inpu
                           float coefficient, float lambda, float* trace, float* gradient) {
   with_lanes(lanes, [&]<uint32_t Lanes>() {
     if (trace != nullptr) {
-      cache_gradient<Lanes, true>(num_inputs, inputs, score, coefficient, lambda, trace, gradient);
+      cache_traced_gradient<Lanes>(lanes, num_inputs, inputs, score, coefficient, lambda, trace, gradient);
     } else {
-      cache_gradient<Lanes, false>(num_inputs, inputs, score, coefficient, 0.0F, nullptr, gradient);
+      cache_gradient<Lanes>(lanes, num_inputs, inputs, score, coefficient, lambda, trace, gradient);
     }
   });
 }
