@@ -40,7 +40,6 @@ inline f32x8 fill_pair(float x, float y) { return f32x8{x, x, x, x, y, y, y, y};
 
 template <uint32_t Lanes>
 f32x8 load_pair(const float* both, uint32_t quarter) {
-  if constexpr (Lanes == 4) return load8(both);
   return __builtin_shufflevector(load4(both + 4 * quarter), load4(both + Lanes + 4 * quarter), 0, 1, 2, 3, 4,
                                  5, 6, 7);
 }

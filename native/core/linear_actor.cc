@@ -23,6 +23,12 @@ void with_lanes(uint32_t lanes, F&& f) {
   }
 }
 
+// As much of one actor as is worked on at once.
+template <uint32_t Lanes>
+using RowVector = std::conditional_t<Lanes == 4, f32x4, f32x8>;
+template <uint32_t Lanes>
+constexpr uint32_t kWidth = sizeof(RowVector<Lanes>) / sizeof(float);
+
 template <class Vector>
 Vector load(const float* from) {
   Vector value;
@@ -30,11 +36,15 @@ Vector load(const float* from) {
   return value;
 }
 
+// Four lanes in half a vector each: what one message stores the next one loads, and 16 bytes come back a
+// cycle sooner than 32.
 template <uint32_t Lanes>
 void add_scaled(float* to, const float* column, float factor) {
+  using Vector = RowVector<Lanes>;
 #pragma GCC unroll 16
-  for (uint32_t i = 0; i < kNumActors * Lanes; i += 8) {
-    store8(to + i, load8(to + i) + load8(column + i) * factor);
+  for (uint32_t i = 0; i < kNumActors * Lanes; i += kWidth<Lanes>) {
+    const Vector moved = load<Vector>(to + i) + load<Vector>(column + i) * factor;
+    std::memcpy(to + i, &moved, sizeof moved);
   }
 }
 
@@ -166,23 +176,22 @@ void cache_actor_gradient(uint32_t lanes, uint32_t num_inputs, const float* inpu
 void add_draw_score(uint32_t lanes, uint32_t num_inputs, ActorKind actor, const float* inputs,
                     const float* probability, uint32_t drawn, float* sum) {
   with_lanes(lanes, [&]<uint32_t Lanes>() {
-    constexpr uint32_t kWidth = Lanes == 4 ? 4 : 8;
-    using Vector = std::conditional_t<Lanes == 4, f32x4, f32x8>;
+    using Vector = RowVector<Lanes>;
     const float lane[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     const Vector chosen = Vector{} + static_cast<float>(drawn);
-    Vector score[Lanes / kWidth];
+    Vector score[Lanes / kWidth<Lanes>];
 #pragma GCC unroll 8
-    for (uint32_t i = 0; i < Lanes; i += kWidth) {
+    for (uint32_t i = 0; i < Lanes; i += kWidth<Lanes>) {
       const Vector one =
           load<Vector>(lane) + static_cast<float>(i) == chosen ? Vector{} + 1.0F : Vector{} + 0.0F;
-      score[i / kWidth] = one - load<Vector>(probability + i);
+      score[i / kWidth<Lanes>] = one - load<Vector>(probability + i);
     }
     float* row = sum + static_cast<size_t>(actor) * Lanes;
     for (uint32_t k = 0; k <= num_inputs; ++k, row += kNumActors * Lanes) {
       const float z = k < num_inputs ? inputs[k] : 1.0F;
 #pragma GCC unroll 8
-      for (uint32_t i = 0; i < Lanes; i += kWidth) {
-        const Vector moved = load<Vector>(row + i) + score[i / kWidth] * z;
+      for (uint32_t i = 0; i < Lanes; i += kWidth<Lanes>) {
+        const Vector moved = load<Vector>(row + i) + score[i / kWidth<Lanes>] * z;
         std::memcpy(row + i, &moved, sizeof moved);
       }
     }
