@@ -29,22 +29,23 @@ constexpr uint32_t padded_servers(uint32_t num_servers) {
 
 // Number of ascending thresholds that are at most `draw`; lanes: 4, 8, 16, 32 or 64.
 inline uint32_t count_at_most(const int32_t* thresholds, uint32_t lanes, int32_t draw) {
-  i32x4 sum;  // -1 where it holds
-  if (lanes == 4) {
-    __builtin_memcpy(&sum, thresholds, sizeof sum);
-    sum = sum <= draw;
-  } else {
-    const auto in_block = [&](uint32_t b) { return load8(thresholds + 8 * b) <= draw; };
-    i32x8 found = in_block(0);
-    if (lanes > 8) found += in_block(1);
-    if (lanes > 16) found += in_block(2) + in_block(3);
-    if (lanes > 32) found += (in_block(4) + in_block(5)) + (in_block(6) + in_block(7));
-    sum =
-        __builtin_shufflevector(found, found, 0, 1, 2, 3) + __builtin_shufflevector(found, found, 4, 5, 6, 7);
+  const auto count = [](i32x4 found) {  // -1 where it holds
+    found += __builtin_shufflevector(found, found, 2, 3, 0, 1);
+    found += __builtin_shufflevector(found, found, 1, 0, 3, 2);
+    return static_cast<uint32_t>(-found[0]);
+  };
+  if (lanes < 8) {
+    i32x4 few;
+    __builtin_memcpy(&few, thresholds, sizeof few);
+    return count(few <= draw);
   }
-  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1);
-  sum += __builtin_shufflevector(sum, sum, 1, 0, 3, 2);
-  return static_cast<uint32_t>(-sum[0]);
+  const auto in_block = [&](uint32_t b) { return load8(thresholds + 8 * b) <= draw; };
+  i32x8 found = in_block(0);
+  if (lanes > 8) found += in_block(1);
+  if (lanes > 16) found += in_block(2) + in_block(3);
+  if (lanes > 32) found += (in_block(4) + in_block(5)) + (in_block(6) + in_block(7));
+  return count(__builtin_shufflevector(found, found, 0, 1, 2, 3) +
+               __builtin_shufflevector(found, found, 4, 5, 6, 7));
 }
 
 class LinearActors {

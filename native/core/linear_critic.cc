@@ -136,20 +136,22 @@ float LinearCritic::value_in(const float* loads) {
 // trace <- decay trace + f(x); gradient <- gradient + factor trace.
 template <uint32_t Blocks>
 void LinearCritic::cache(float decay, float factor) {
-  const size_t size = Blocks > 0 ? 8 * Blocks : padded_;
   const float* features = features_.data() + present_;
   float* gradient = gradient_.data();
-  if (!(decay > 0)) [[likely]] {
-#pragma GCC unroll 8
-    for (size_t i = 0; i < size; i += 8)
-      store8(gradient + i, load8(gradient + i) + load8(features + i) * factor);
-    return;
-  }
   float* traces = trace_.data();
-  for (size_t i = 0; i < size; i += 8) {
-    const f32x8 trace = load8(features + i) + load8(traces + i) * decay;
-    store8(traces + i, trace);
+  const auto move = [=](size_t i) {
+    f32x8 trace = load8(features + i);
+    if (decay > 0) [[unlikely]] {
+      trace += load8(traces + i) * decay;
+      store8(traces + i, trace);
+    }
     store8(gradient + i, load8(gradient + i) + trace * factor);
+  };
+  if constexpr (Blocks > 0) {
+#pragma GCC unroll 8
+    for (size_t i = 0; i < 8 * Blocks; i += 8) move(i);
+  } else {
+    for (size_t i = 0; i < padded_; i += 8) move(i);
   }
 }
 
