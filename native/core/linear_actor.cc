@@ -48,6 +48,16 @@ void add_scaled(float* to, const float* column, float factor) {
   }
 }
 
+// A broadcast on its way from memory takes no place among the operations that wait for a coefficient; the
+// compiler would multiply first and broadcast then.
+inline f32x8 fill8_from(const float* x) {
+#ifdef __AVX__
+  return __builtin_ia32_vbroadcastss256(x);
+#else
+  return fill8(*x);
+#endif
+}
+
 template <uint32_t Lanes>
 inline void add_row(const f32x8* s, f32x8 factor, float* gradient) {
 #pragma GCC unroll 16
@@ -63,15 +73,16 @@ template <uint32_t Lanes>
   f32x8 s[kRow / 8];
 #pragma GCC unroll 16
   for (uint32_t b = 0; b < kRow / 8; ++b) s[b] = load8(score + 8 * b);
+  const f32x8 factor = fill8(coefficient);
   if (num_inputs == Lanes) {
 #pragma GCC unroll 8
     for (uint32_t k = 0; k < Lanes; ++k, gradient += kRow)
-      add_row<Lanes>(s, fill8(inputs[k] * coefficient), gradient);
+      add_row<Lanes>(s, fill8_from(inputs + k) * factor, gradient);
   } else {
     for (uint32_t k = 0; k < num_inputs; ++k, gradient += kRow)
-      add_row<Lanes>(s, fill8(inputs[k] * coefficient), gradient);
+      add_row<Lanes>(s, fill8_from(inputs + k) * factor, gradient);
   }
-  add_row<Lanes>(s, fill8(coefficient), gradient);
+  add_row<Lanes>(s, factor, gradient);
 }
 
 template <uint32_t Lanes>
