@@ -20,9 +20,15 @@ inline f32x8 load8(const float* from) {
   return value;
 }
 
+inline f32x4 load4(const float* from) {
+  f32x4 value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
 inline void store8(float* to, f32x8 value) { __builtin_memcpy(to, &value, sizeof value); }
 
-inline f32x8 fill8(float value) { return f32x8{} + value; }
+inline f32x8 fill8(float x) { return f32x8{x, x, x, x, x, x, x, x}; }
 
 // Adding 1.5 * 2^23 leaves the nearest integer in the low mantissa bits.
 inline constexpr float kRoundingShift = 0x1.8p23F;
@@ -42,10 +48,15 @@ inline constexpr float kTanh[5] = {-0x1.555532p-2F, 0x1.110726p-3F, -0x1.b83c5ap
 // Beyond it tanh is 1 in float32.
 inline constexpr float kTanhHighest = 10.0F;
 
-// The comparison is written so that a NaN is kept.
+// A NaN is kept. The instructions are the comparisons written out: their second operand unless the first one
+// is greater, or less.
 inline f32x8 clamp8(f32x8 x, float low, float high) {
+#ifdef __AVX__
+  return __builtin_ia32_minps256(fill8(high), __builtin_ia32_maxps256(fill8(low), x));
+#else
   x = x < low ? fill8(low) : x;
   return x > high ? fill8(high) : x;
+#endif
 }
 
 inline f32x8 horner8(f32x8 x, const float (&c)[5]) {

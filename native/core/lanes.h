@@ -6,7 +6,9 @@
 
 namespace steelyard::core {
 
+using f32x4 = float __attribute__((vector_size(16)));
 using f32x8 = float __attribute__((vector_size(32)));
+using i32x4 = int32_t __attribute__((vector_size(16)));
 using i32x8 = int32_t __attribute__((vector_size(32)));
 using i64x4 = int64_t __attribute__((vector_size(32)));
 
@@ -34,7 +36,10 @@ inline uint32_t bits_of_lanes(i64x4 lanes) {
 
 // Sum of the lanes, in a fixed order.
 inline float horizontal_sum(const f32x8& x) {
-  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  const f32x4 quarters =
+      __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+  const f32x4 halves = quarters + __builtin_shufflevector(quarters, quarters, 2, 3, 0, 1);
+  return halves[0] + halves[1];
 }
 
 // 2^x for x in [-126, 126], relative error below 3e-7: 2^f by its Taylor series of degree 6 on [-0.5, 0.5].

@@ -1,171 +1,103 @@
 #include "native/core/linear_actor.h"
 
 #include <cstring>
+#include <type_traits>
 
 namespace steelyard::core {
 namespace {
 
-constexpr float kHighestTotal = 1e30F;
-constexpr float kLowestLogit = -0x1p126F;
-constexpr float kDraws = 0x1p30F;            // draws are integers below it
-constexpr int32_t kUnreachable = INT32_MAX;  // a threshold above every draw
-
-// Calls f.operator()<Blocks>() with the number of 8-lane blocks of one actor.
+// Calls f.operator()<Lanes>() with the lanes of one actor.
 template <class F>
-void with_blocks(uint32_t lanes, F&& f) {
+void with_lanes(uint32_t lanes, F&& f) {
   switch (lanes) {
-    case 8:
-      return f.template operator()<1>();
-    case 16:
-      return f.template operator()<2>();
-    case 32:
+    case 4:
       return f.template operator()<4>();
-    default:
+    case 8:
       return f.template operator()<8>();
+    case 16:
+      return f.template operator()<16>();
+    case 32:
+      return f.template operator()<32>();
+    default:
+      return f.template operator()<64>();
   }
 }
 
-float horizontal_max(f32x8 x) {
-  x = x > __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3)
-          ? x
-          : __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
-  const float a = x[0] > x[1] ? x[0] : x[1];
-  const float b = x[2] > x[3] ? x[2] : x[3];
-  return a > b ? a : b;
+// As much of one actor as is worked on at once.
+template <uint32_t Lanes>
+using RowVector = std::conditional_t<Lanes == 4, f32x4, f32x8>;
+template <uint32_t Lanes>
+constexpr uint32_t kWidth = sizeof(RowVector<Lanes>) / sizeof(float);
+
+template <class Vector>
+Vector load(const float* from) {
+  Vector value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
 }
 
-// Running sums of the lanes.
-i32x8 prefix_sum(i32x8 x) {
-  const i32x8 zero = {};
-  x += __builtin_shufflevector(x, zero, 8, 0, 1, 2, 3, 4, 5, 6);
-  x += __builtin_shufflevector(x, zero, 8, 8, 0, 1, 2, 3, 4, 5);
-  x += __builtin_shufflevector(x, zero, 8, 8, 8, 8, 0, 1, 2, 3);
-  return x;
-}
-
-template <uint32_t Blocks>
+// Four lanes in half a vector each: what one message stores the next one loads, and 16 bytes come back a
+// cycle sooner than 32.
+template <uint32_t Lanes>
 void add_scaled(float* to, const float* column, float factor) {
+  using Vector = RowVector<Lanes>;
 #pragma GCC unroll 16
-  for (uint32_t b = 0; b < kNumActors * Blocks; ++b) {
-    store8(to + 8 * b, load8(to + 8 * b) + load8(column + 8 * b) * factor);
+  for (uint32_t i = 0; i < kNumActors * Lanes; i += kWidth<Lanes>) {
+    const Vector moved = load<Vector>(to + i) + load<Vector>(column + i) * factor;
+    std::memcpy(to + i, &moved, sizeof moved);
   }
 }
 
-// Where all probability is on `self`.
-void keep(uint32_t lanes, uint32_t self, float* probability, int32_t* threshold) {
-  for (uint32_t i = 0; i < lanes; ++i) {
-    probability[i] = i == self ? 1.0F : 0.0F;
-    threshold[i] = i < self ? 0 : kUnreachable;
-  }
+// A broadcast on its way from memory takes no place among the operations that wait for a coefficient; the
+// compiler would multiply first and broadcast then.
+inline f32x8 fill8_from(const float* x) {
+#ifdef __AVX__
+  return __builtin_ia32_vbroadcastss256(x);
+#else
+  return fill8(*x);
+#endif
 }
 
-f32x8 only(const f32x8& values, const int32_t* allowed) {
-  i32x8 bits;
-  __builtin_memcpy(&bits, &values, sizeof bits);
-  bits &= load8(allowed);
-  f32x8 kept;
-  __builtin_memcpy(&kept, &bits, sizeof kept);
-  return kept;
-}
-
-// Both actors' arrays, (2, lanes) each.
-struct Distributions {
-  const float* logits;
-  const int32_t* allowed;
-  const int32_t* beyond;
-  float* probability;
-  int32_t* threshold;
-};
-
-template <uint32_t Blocks>
-float highest_allowed(const float* logits, const int32_t* allowed) {
-  f32x8 top = fill8(kLowestLogit);
-  for (uint32_t b = 0; b < Blocks; ++b) {
-    const f32x8 f = load8(allowed + 8 * b) != 0 ? load8(logits + 8 * b) : fill8(kLowestLogit);
-    top = f > top ? f : top;
-  }
-  return horizontal_max(top);
-}
-
-// e^(logit - shift) of what is allowed, and their sum.
-template <uint32_t Blocks>
-inline float exponentials(const float* logits, const int32_t* allowed, float shift, f32x8* e) {
-  f32x8 sums = {};
-#pragma GCC unroll 8
-  for (uint32_t b = 0; b < Blocks; ++b) {
-    e[b] = only(exp8(load8(logits + 8 * b) - shift), allowed + 8 * b);
-    sums += e[b];
-  }
-  return horizontal_sum(sums);
-}
-
-template <uint32_t Blocks>
-inline void write_distribution(const f32x8* e, float total, const int32_t* beyond, float* probability,
-                               int32_t* threshold) {
-  const float scale = 1.0F / total;
-  i32x8 before = {};
-#pragma GCC unroll 8
-  for (uint32_t b = 0; b < Blocks; ++b) {
-    const f32x8 p = e[b] * scale;
-    const i32x8 sums = prefix_sum(__builtin_convertvector(p * kDraws, i32x8));
-    const i32x8 reached = (sums + before) | load8(beyond + 8 * b);
-    before += __builtin_shufflevector(sums, sums, 7, 7, 7, 7, 7, 7, 7, 7);
-    store8(probability + 8 * b, p);
-    std::memcpy(threshold + 8 * b, &reached, sizeof reached);
-  }
-}
-
-// Both softmaxes side by side, which hides latencies. The shift cancels out: its own logit is at hand at once
-// and nearly always good enough, the greatest one is taken when others lie far above it.
-template <uint32_t Blocks>
-void softmax(const Distributions& d, uint32_t self) {
-  constexpr uint32_t kLanesEach = 8 * Blocks;
-  f32x8 e[kNumActors * Blocks];
-  float total[kNumActors];
-#pragma GCC unroll 2
-  for (uint32_t actor = 0; actor < kNumActors; ++actor) {
-    const uint32_t at = actor * kLanesEach;
-    total[actor] =
-        exponentials<Blocks>(d.logits + at, d.allowed + at, d.logits[at + self], e + actor * Blocks);
-  }
-#pragma GCC unroll 2
-  for (uint32_t actor = 0; actor < kNumActors; ++actor) {
-    const uint32_t at = actor * kLanesEach;
-    if (!(total[actor] <= kHighestTotal)) {
-      const float highest = highest_allowed<Blocks>(d.logits + at, d.allowed + at);
-      total[actor] = exponentials<Blocks>(d.logits + at, d.allowed + at, highest, e + actor * Blocks);
-      if (!(total[actor] <= kHighestTotal)) {
-        keep(kLanesEach, self, d.probability + at, d.threshold + at);
-        continue;
-      }
-    }
-    write_distribution<Blocks>(e + actor * Blocks, total[actor], d.beyond + at, d.probability + at,
-                               d.threshold + at);
-  }
-}
-
-template <uint32_t Blocks, bool Traced>
-void cache_gradient(uint32_t num_inputs, const float* inputs, const float* score, float coefficient,
-                    float lambda, float* trace, float* gradient) {
-  constexpr uint32_t kVectors = kNumActors * Blocks;
-  f32x8 s[kVectors];
+template <uint32_t Lanes>
+inline void add_row(const f32x8* s, f32x8 factor, float* gradient) {
 #pragma GCC unroll 16
-  for (uint32_t b = 0; b < kVectors; ++b) s[b] = load8(score + 8 * b);
-  for (uint32_t k = 0; k <= num_inputs; ++k) {
+  for (uint32_t i = 0; i < kNumActors * Lanes; i += 8)
+    store8(gradient + i, load8(gradient + i) + s[i / 8] * factor);
+}
+
+// Inputs are as many as servers in most racks, and lanes where these are a power of two.
+template <uint32_t Lanes>
+[[gnu::noinline]] void cache_gradient(uint32_t, uint32_t num_inputs, const float* inputs, const float* score,
+                                      float coefficient, float, float*, float* gradient) {
+  constexpr uint32_t kRow = kNumActors * Lanes;
+  f32x8 s[kRow / 8];
+#pragma GCC unroll 16
+  for (uint32_t b = 0; b < kRow / 8; ++b) s[b] = load8(score + 8 * b);
+  const f32x8 factor = fill8(coefficient);
+  if (num_inputs == Lanes) {
+#pragma GCC unroll 8
+    for (uint32_t k = 0; k < Lanes; ++k, gradient += kRow)
+      add_row<Lanes>(s, fill8_from(inputs + k) * factor, gradient);
+  } else {
+    for (uint32_t k = 0; k < num_inputs; ++k, gradient += kRow)
+      add_row<Lanes>(s, fill8_from(inputs + k) * factor, gradient);
+  }
+  add_row<Lanes>(s, factor, gradient);
+}
+
+template <uint32_t Lanes>
+[[gnu::noinline]] void cache_traced_gradient(uint32_t, uint32_t num_inputs, const float* inputs,
+                                             const float* score, float coefficient, float lambda,
+                                             float* trace, float* gradient) {
+  constexpr uint32_t kRow = kNumActors * Lanes;
+  for (uint32_t k = 0; k <= num_inputs; ++k, trace += kRow, gradient += kRow) {
     const float z = k < num_inputs ? inputs[k] : 1.0F;
-    const float factor = Traced ? z : z * coefficient;
 #pragma GCC unroll 16
-    for (uint32_t b = 0; b < kVectors; ++b) {
-      f32x8 part = s[b] * factor;
-      if constexpr (Traced) {
-        part += load8(trace + 8 * b) * lambda;
-        store8(trace + 8 * b, part);
-        part *= coefficient;
-      }
-      store8(gradient + 8 * b, load8(gradient + 8 * b) + part);
+    for (uint32_t i = 0; i < kRow; i += 8) {
+      const f32x8 part = load8(score + i) * z + load8(trace + i) * lambda;
+      store8(trace + i, part);
+      store8(gradient + i, load8(gradient + i) + part * coefficient);
     }
-    gradient += 8 * kVectors;
-    if constexpr (Traced) trace += 8 * kVectors;
   }
 }
 
@@ -183,8 +115,7 @@ LinearActors::LinearActors(uint32_t num_servers, uint32_t num_inputs, uint32_t s
       allowed_(logits_.size()),
       beyond_(logits_.size()) {
   for (const ActorKind actor : {ActorKind::kMigration, ActorKind::kStealing}) {
-    for (uint32_t i = 0; i < num_servers; ++i) allowed_[offset(actor) + i] = -1;
-    set_allowed(actor, self, true);
+    for (uint32_t i = 0; i < num_servers; ++i) set_allowed(actor, i, true);
   }
   refresh();
 }
@@ -209,11 +140,11 @@ void LinearActors::get_weights(ActorKind actor, float* weight, float* bias) cons
 
 void LinearActors::set_allowed(ActorKind actor, uint32_t server, bool allowed) {
   if (server >= num_servers_) return;
-  int32_t* flags = allowed_.data() + offset(actor);
-  flags[server] = allowed || server == self_ ? -1 : 0;
+  const auto at = [&](uint32_t i) { return place_in_pairs(static_cast<uint32_t>(actor), i); };
+  allowed_[at(server)] = allowed || server == self_ ? -1 : 0;
   uint32_t last = num_servers_ - 1;
-  while (flags[last] == 0) --last;
-  for (uint32_t i = 0; i < lanes_; ++i) beyond_[offset(actor) + i] = i < last ? 0 : kUnreachable;
+  while (allowed_[at(last)] == 0) --last;
+  for (uint32_t i = 0; i < lanes_; ++i) beyond_[at(i)] = i < last ? 0 : kUnreachable;
 }
 
 void LinearActors::recompute(const float* inputs) {
@@ -225,44 +156,55 @@ void LinearActors::recompute(const float* inputs) {
 void LinearActors::add_input(uint32_t k, float delta) {
   float* to = logits_.data();
   const float* column = parameters_.data() + k * logits_.size();
-  with_blocks(lanes_, [&]<uint32_t Blocks>() { add_scaled<Blocks>(to, column, delta); });
+  with_lanes(lanes_, [&]<uint32_t Lanes>() { add_scaled<Lanes>(to, column, delta); });
+}
+
+Distributions LinearActors::distributions() {
+  return {logits_.data(), allowed_.data(), beyond_.data(), probability_.data(), threshold_.data()};
 }
 
 void LinearActors::refresh() {
-  with_blocks(lanes_, [&]<uint32_t Blocks>() {
-    softmax<Blocks>({logits_.data(), allowed_.data(), beyond_.data(), probability_.data(), threshold_.data()},
-                    self_);
+  with_lanes(lanes_, [this]<uint32_t Lanes>() {
+    if (!softmax<Lanes>(distributions(), self_)) refresh_far();
   });
+}
+
+void LinearActors::refresh_far() {
+  with_lanes(lanes_, [this]<uint32_t Lanes>() { softmax_of_far_logits<Lanes>(distributions(), self_); });
 }
 
 void cache_actor_gradient(uint32_t lanes, uint32_t num_inputs, const float* inputs, const float* score,
                           float coefficient, float lambda, float* trace, float* gradient) {
-  with_blocks(lanes, [&]<uint32_t Blocks>() {
+  with_lanes(lanes, [&]<uint32_t Lanes>() {
     if (trace != nullptr) {
-      cache_gradient<Blocks, true>(num_inputs, inputs, score, coefficient, lambda, trace, gradient);
+      cache_traced_gradient<Lanes>(lanes, num_inputs, inputs, score, coefficient, lambda, trace, gradient);
     } else {
-      cache_gradient<Blocks, false>(num_inputs, inputs, score, coefficient, 0.0F, nullptr, gradient);
+      cache_gradient<Lanes>(lanes, num_inputs, inputs, score, coefficient, lambda, trace, gradient);
     }
   });
 }
 
 void add_draw_score(uint32_t lanes, uint32_t num_inputs, ActorKind actor, const float* inputs,
                     const float* probability, uint32_t drawn, float* sum) {
-  with_blocks(lanes, [&]<uint32_t Blocks>() {
-    constexpr uint32_t kStride = kNumActors * 8 * Blocks;
-    f32x8 score[Blocks];
-    const f32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
-    const f32x8 chosen = fill8(static_cast<float>(drawn));
+  with_lanes(lanes, [&]<uint32_t Lanes>() {
+    using Vector = RowVector<Lanes>;
+    const float lane[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const Vector chosen = Vector{} + static_cast<float>(drawn);
+    Vector score[Lanes / kWidth<Lanes>];
 #pragma GCC unroll 8
-    for (uint32_t b = 0; b < Blocks; ++b) {
-      const f32x8 one = lane + static_cast<float>(8 * b) == chosen ? fill8(1.0F) : fill8(0.0F);
-      score[b] = one - load8(probability + 8 * b);
+    for (uint32_t i = 0; i < Lanes; i += kWidth<Lanes>) {
+      const Vector one =
+          load<Vector>(lane) + static_cast<float>(i) == chosen ? Vector{} + 1.0F : Vector{} + 0.0F;
+      score[i / kWidth<Lanes>] = one - load<Vector>(probability + i);
     }
-    float* row = sum + static_cast<size_t>(actor) * 8 * Blocks;
-    for (uint32_t k = 0; k <= num_inputs; ++k, row += kStride) {
+    float* row = sum + static_cast<size_t>(actor) * Lanes;
+    for (uint32_t k = 0; k <= num_inputs; ++k, row += kNumActors * Lanes) {
       const float z = k < num_inputs ? inputs[k] : 1.0F;
 #pragma GCC unroll 8
-      for (uint32_t b = 0; b < Blocks; ++b) store8(row + 8 * b, load8(row + 8 * b) + score[b] * z);
+      for (uint32_t i = 0; i < Lanes; i += kWidth<Lanes>) {
+        const Vector moved = load<Vector>(row + i) + score[i / kWidth<Lanes>] * z;
+        std::memcpy(row + i, &moved, sizeof moved);
+      }
     }
   });
 }

@@ -2,14 +2,15 @@
 // servers, one for migration, one for stealing. They read the same inputs z, so a change of one input moves
 // the logits of both by a column of their weights (eq. 6.1).
 //
-// Outputs are padded to 8, 16, 32 or 64 lanes. Parameters, and gradients of their shape, lie input by input:
-// (num_inputs + 1, 2, lanes) float32, migration before stealing, the bias last; zero in the padding.
+// Outputs are padded to 4, 8, 16, 32 or 64 lanes. Parameters, and gradients of their shape, lie input by
+// input: (num_inputs + 1, 2, lanes) float32, migration before stealing, the bias last; zero in the padding.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "native/core/activations.h"
+#include "native/core/actor_softmax.h"
 #include "native/core/aligned.h"
 #include "native/core/types.h"
 
@@ -21,30 +22,30 @@ enum class ActorKind : uint32_t { kMigration = 0, kStealing = 1 };
 
 // Lanes that num_servers in 1..64 are padded to.
 constexpr uint32_t padded_servers(uint32_t num_servers) {
-  uint32_t lanes = 8;
+  uint32_t lanes = 4;
   while (lanes < num_servers) lanes *= 2;
   return lanes;
 }
 
-inline i32x8 load8(const int32_t* from) {
-  i32x8 value;
-  __builtin_memcpy(&value, from, sizeof value);
-  return value;
-}
-
-// Number of ascending thresholds that are at most `draw`; lanes: 8, 16, 32 or 64.
+// Number of ascending thresholds that are at most `draw`; lanes: 4, 8, 16, 32 or 64.
 inline uint32_t count_at_most(const int32_t* thresholds, uint32_t lanes, int32_t draw) {
-  const auto in_block = [&](uint32_t b) { return load8(thresholds + 8 * b) <= draw; };  // -1 where it holds
+  const auto count = [](i32x4 found) {  // -1 where it holds
+    found += __builtin_shufflevector(found, found, 2, 3, 0, 1);
+    found += __builtin_shufflevector(found, found, 1, 0, 3, 2);
+    return static_cast<uint32_t>(-found[0]);
+  };
+  if (lanes < 8) {
+    i32x4 few;
+    __builtin_memcpy(&few, thresholds, sizeof few);
+    return count(few <= draw);
+  }
+  const auto in_block = [&](uint32_t b) { return load8(thresholds + 8 * b) <= draw; };
   i32x8 found = in_block(0);
   if (lanes > 8) found += in_block(1);
   if (lanes > 16) found += in_block(2) + in_block(3);
   if (lanes > 32) found += (in_block(4) + in_block(5)) + (in_block(6) + in_block(7));
-  using i32x4 = int32_t __attribute__((vector_size(16)));
-  i32x4 sum =
-      __builtin_shufflevector(found, found, 0, 1, 2, 3) + __builtin_shufflevector(found, found, 4, 5, 6, 7);
-  sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1);
-  sum += __builtin_shufflevector(sum, sum, 1, 0, 3, 2);
-  return static_cast<uint32_t>(-sum[0]);
+  return count(__builtin_shufflevector(found, found, 0, 1, 2, 3) +
+               __builtin_shufflevector(found, found, 4, 5, 6, 7));
 }
 
 class LinearActors {
@@ -84,14 +85,17 @@ class LinearActors {
   }
 
  private:
+  Distributions distributions();
+  [[gnu::noinline, gnu::cold]] void refresh_far();
   size_t offset(ActorKind actor) const { return static_cast<size_t>(actor) * lanes_; }
 
   uint32_t num_servers_ = 0, num_inputs_ = 0, lanes_ = 0, self_ = 0;
   AlignedFloats parameters_;
   AlignedFloats logits_, probability_;  // (2, lanes)
   AlignedInts threshold_;  // (2, lanes) 2^30 cumulative probability, out of reach from the last allowed on
-  AlignedInts allowed_;    // (2, lanes) all ones or 0
-  AlignedInts beyond_;     // (2, lanes) kUnreachable from the last allowed server on, 0 before it
+  // In pairs (actor_softmax.h).
+  AlignedInts allowed_;  // all ones or 0
+  AlignedInts beyond_;   // kUnreachable from the last allowed server on, 0 before it
 };
 
 // One window's part of the actors' gradient. With s the score, d log pi / d logits of what was done, (2,

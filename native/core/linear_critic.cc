@@ -1,5 +1,6 @@
 #include "native/core/linear_critic.h"
 
+#include <cstring>
 #include <utility>
 
 #include "native/core/activations.h"
@@ -7,30 +8,69 @@
 namespace steelyard::core {
 namespace {
 
-// Features i to i + 7: loads, then 1, then 0.
-inline f32x8 linear_block(int32_t num_servers, const float* loads, int32_t i) {
-  const i32x8 at = i32x8{0, 1, 2, 3, 4, 5, 6, 7} + i;
-  return at == num_servers ? fill8(1.0F) : (at < num_servers ? load8(loads + i) : f32x8{});
-}
+// Which loads the last block of linear features keeps, and what it has beside them: the bits of 1, after the
+// loads.
+struct LastBlock {
+  explicit LastBlock(uint32_t num_servers) {
+    const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    const auto left = static_cast<int32_t>(num_servers % 8);
+    kept = lane < left;
+    one = (lane == left) & 0x3f800000;
+  }
+  explicit LastBlock(const int32_t* from) {
+    std::memcpy(&kept, from, sizeof kept);
+    std::memcpy(&one, from + 8, sizeof one);
+  }
+  f32x8 of(const float* loads) const {
+    i32x8 bits;
+    std::memcpy(&bits, loads, sizeof bits);
+    bits = (bits & kept) | one;
+    f32x8 features;
+    std::memcpy(&features, &bits, sizeof features);
+    return features;
+  }
+  i32x8 kept, one;
+};
 
 // Each vector written once and whole, so that it can be read at once.
 void linear_features(uint32_t num_servers, const float* loads, float* features) {
-  const auto n = static_cast<int32_t>(num_servers);
-  for (int32_t i = 0; i <= n; i += 8) store8(features + i, linear_block(n, loads, i));
+  const uint32_t last = num_servers / 8 * 8;
+  for (uint32_t i = 0; i < last; i += 8) store8(features + i, load8(loads + i));
+  store8(features + last, LastBlock(num_servers).of(loads + last));
 }
 
 // V of the loads in one pass, its sums in the order of dot; blocks of eight features.
 template <uint32_t Blocks>
-float linear_value(uint32_t num_servers, const float* loads, const float* parameters, float* features) {
+inline float linear_value(const float* loads, const LastBlock& last, const float* parameters,
+                          float* features) {
   constexpr uint32_t kFours = Blocks / 4 * 4;
-  f32x8 sums[4] = {};
+  f32x8 sums[4];
 #pragma GCC unroll 8
   for (uint32_t b = 0; b < Blocks; ++b) {
-    const f32x8 f = linear_block(static_cast<int32_t>(num_servers), loads, static_cast<int32_t>(8 * b));
+    const f32x8 f = b + 1 < Blocks ? load8(loads + 8 * b) : last.of(loads + 8 * b);
     store8(features + 8 * b, f);
-    sums[b < kFours ? b % 4 : 0] += load8(parameters + 8 * b) * f;
+    const f32x8 part = load8(parameters + 8 * b) * f;
+    const uint32_t sum = b < kFours ? b % 4 : 0;
+    sums[sum] = b == sum ? part : sums[sum] + part;
   }
-  return horizontal_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  return horizontal_sum(Blocks < 4 ? sums[0] : (sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// f.operator()<Blocks>() with the blocks of eight linear features in racks that are common; 0: of any others.
+template <class F>
+auto with_blocks(CriticFeatures kind, size_t padded, F&& f) {
+  switch (kind == CriticFeatures::kLinear ? padded / 8 : 0) {
+    case 1:
+      return f.template operator()<1>();
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+    case 5:
+      return f.template operator()<5>();
+    default:
+      return f.template operator()<0>();
+  }
 }
 
 }  // namespace
@@ -75,24 +115,48 @@ LinearCritic::LinearCritic(CriticFeatures kind, uint32_t num_servers)
       gradient_(padded_),
       trace_(padded_),
       features_(2 * critic_buffer(kind, num_servers)),
-      next_(critic_buffer(kind, num_servers)) {}
+      next_(critic_buffer(kind, num_servers)),
+      last_(16),
+      observe_(
+          with_blocks(kind, padded_, []<uint32_t Blocks>() { return &LinearCritic::observe_in<Blocks>; })) {
+  const LastBlock last(num_servers);
+  std::memcpy(last_.data(), &last.kept, sizeof last.kept);
+  std::memcpy(last_.data() + 8, &last.one, sizeof last.one);
+}
 
-float LinearCritic::value_of(const float* loads) {
+template <uint32_t Blocks>
+float LinearCritic::value_in(const float* loads) {
   float* next = features_.data() + next_;
-  switch (kind_ == CriticFeatures::kLinear ? padded_ / 8 : 0) {  // of racks that are common
-    case 1:
-      return linear_value<1>(num_servers_, loads, parameters_.data(), next);
-    case 2:
-      return linear_value<2>(num_servers_, loads, parameters_.data(), next);
-    case 3:
-      return linear_value<3>(num_servers_, loads, parameters_.data(), next);
-    case 5:
-      return linear_value<5>(num_servers_, loads, parameters_.data(), next);
-    default:
-      break;
-  }
+  if constexpr (Blocks > 0)
+    return linear_value<Blocks>(loads, LastBlock(last_.data()), parameters_.data(), next);
   critic_features(kind_, num_servers_, loads, next);
   return dot(parameters_.data(), next, padded_);
+}
+
+// trace <- decay trace + f(x); gradient <- gradient + factor trace.
+template <uint32_t Blocks>
+void LinearCritic::cache(float decay, float factor) {
+  const float* features = features_.data() + present_;
+  float* gradient = gradient_.data();
+  float* traces = trace_.data();
+  const auto move = [=](size_t i) {
+    f32x8 trace = load8(features + i);
+    if (decay > 0) [[unlikely]] {
+      trace += load8(traces + i) * decay;
+      store8(traces + i, trace);
+    }
+    store8(gradient + i, load8(gradient + i) + trace * factor);
+  };
+  if constexpr (Blocks > 0) {
+#pragma GCC unroll 8
+    for (size_t i = 0; i < 8 * Blocks; i += 8) move(i);
+  } else {
+    for (size_t i = 0; i < padded_; i += 8) move(i);
+  }
+}
+
+float LinearCritic::value_of(const float* loads) {
+  return with_blocks(kind_, padded_, [&]<uint32_t Blocks>() { return value_in<Blocks>(loads); });
 }
 
 void LinearCritic::start(const float* loads) {
@@ -101,23 +165,18 @@ void LinearCritic::start(const float* loads) {
   std::swap(present_, next_);
 }
 
-float LinearCritic::observe(const float* loads, float reward, const TemporalDifference& td, float share) {
-  const float next_value = value_of(loads);
+template <uint32_t Blocks>
+float LinearCritic::observe_in(LinearCritic& critic, const float* loads, float reward,
+                               const TemporalDifference& td, float share) {
+  return critic.transition<Blocks>(loads, reward, td, share);
+}
+
+template <uint32_t Blocks>
+float LinearCritic::transition(const float* loads, float reward, const TemporalDifference& td, float share) {
+  const float next_value = value_in<Blocks>(loads);
   const float error = reward - average_reward_ + td.discount * next_value - value_;
   if (td.average_step != 0) average_reward_ += td.average_step * error;
-  const float decay = td.discount * td.trace;
-  const float factor = -error * share;
-  float* gradient = gradient_.data();
-  float* traces = trace_.data();
-  const float* features = features_.data() + present_;
-  for (size_t i = 0; i < padded_; i += 8) {
-    f32x8 trace = load8(features + i);
-    if (decay > 0) {
-      trace += load8(traces + i) * decay;
-      store8(traces + i, trace);
-    }
-    store8(gradient + i, load8(gradient + i) + trace * factor);
-  }
+  cache<Blocks>(td.discount * td.trace, -error * share);
   value_ = next_value;
   std::swap(present_, next_);
   return error;

@@ -65,7 +65,9 @@ class LinearCritic {
   // A transition to `loads` that paid `reward`: returns the TD error, moves the average reward and the trace,
   // and adds -share error trace to the gradient (a descent direction).
   //   error = reward - average + gamma V(x') - V(x);  trace <- gamma lambda trace + f(x)
-  float observe(const float* loads, float reward, const TemporalDifference& td, float share);
+  float observe(const float* loads, float reward, const TemporalDifference& td, float share) {
+    return observe_(*this, loads, reward, td, share);
+  }
   // What is learned, and the gradient under way, as f(address, bytes): to be written away or read back. The
   // trace ends with the run that it is of.
   template <class F>
@@ -78,12 +80,27 @@ class LinearCritic {
   void revalue();
 
  private:
+  // One body per number of blocks of eight linear features, chosen once; 0: any features.
+  using Observe = float (*)(LinearCritic& critic, const float* loads, float reward,
+                            const TemporalDifference& td, float share);
+  template <uint32_t Blocks>
+  static float observe_in(LinearCritic& critic, const float* loads, float reward,
+                          const TemporalDifference& td, float share);
+  template <uint32_t Blocks>
+  float transition(const float* loads, float reward, const TemporalDifference& td, float share);
+  template <uint32_t Blocks>
+  [[gnu::always_inline]] inline float value_in(const float* loads);
+  template <uint32_t Blocks>
+  void cache(float decay, float factor);
+
   CriticFeatures kind_ = CriticFeatures::kLinear;
   uint32_t num_servers_ = 0, size_ = 0;
   size_t padded_ = 0;
   AlignedFloats parameters_, gradient_, trace_;
   AlignedFloats features_;  // of the present state and of the next one, taking turns
   size_t present_ = 0, next_ = 0;
+  AlignedInts last_;  // what the last block of linear features keeps, and has beside it
+  Observe observe_ = nullptr;
   float value_ = 0;
   float average_reward_ = 0;
 };

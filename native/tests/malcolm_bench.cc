@@ -117,7 +117,8 @@ void RackWindow(benchmark::State& state) {
 }
 
 // A decision of the live variant: a task joins or leaves this server, the inputs and logits follow, both
-// distributions are drawn up and one action is drawn. Second argument: whether the draw's score is kept.
+// distributions are drawn up and one action is drawn. Its workers are busy, so that every task moves its
+// wait. Second argument: whether the draw's score is kept.
 void RackLiveDecision(benchmark::State& state) {
   const uint32_t servers = servers_of(state);
   MalcolmServer server(MalcolmConfig::live(), servers, 0, 8);
@@ -125,6 +126,7 @@ void RackLiveDecision(benchmark::State& state) {
   for (uint32_t j = 1; j < servers; ++j)
     server.on_load_message(static_cast<ServerId>(j), {5e-5F, 0, 0, 6.25e-6F, 8});
   server.on_window();
+  for (uint32_t task = 0; task < 8; ++task) server.on_accept(0);
   uint64_t key = 0;
   for (auto _ : state) {
     if (key % 2 == 0) {

@@ -12,7 +12,7 @@
 namespace steelyard::core {
 namespace {
 
-const uint32_t kSizes[] = {2, 3, 7, 8, 9, 16, 17, 32, 33, 63, 64};
+const uint32_t kSizes[] = {2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 63, 64};
 
 // Reproducible values in (-size, size).
 class Source {
@@ -30,11 +30,12 @@ class Source {
 };
 
 struct Rack {
-  explicit Rack(uint32_t servers, uint64_t seed = 7) : n(servers), actors(servers, servers, servers / 2) {
-    Source source(seed);
+  explicit Rack(uint32_t servers, float far = 0) : n(servers), actors(servers, servers, servers / 2) {
+    Source source(7);
     for (const ActorKind kind : {ActorKind::kMigration, ActorKind::kStealing}) {
       weight[static_cast<int>(kind)] = source.values(size_t{n} * n, 0.3F);
       bias[static_cast<int>(kind)] = source.values(n, 0.3F);
+      if (kind == ActorKind::kStealing) bias[1][0] += far;
       actors.set_weights(kind, weight[static_cast<int>(kind)].data(), bias[static_cast<int>(kind)].data());
     }
     inputs = source.values(n, 2.0F);
@@ -53,19 +54,22 @@ struct Rack {
 
 TEST(LinearActors, LogitsAndSoftmaxAreTheirDefinition) {
   for (const uint32_t n : kSizes) {
-    const Rack rack(n);
-    for (int kind = 0; kind < 2; ++kind) {
-      const auto actor = static_cast<ActorKind>(kind);
-      double total = 0;
-      for (uint32_t i = 0; i < n; ++i) {
-        EXPECT_NEAR(rack.actors.logits(actor)[i], rack.logit(kind, i), 1e-5 * std::sqrt(n));
-        total += std::exp(rack.logit(kind, i));
+    for (const float far : {0.0F, 100.0F}) {  // e^100 is more than a float holds
+      const Rack rack(n, far);
+      for (int kind = 0; kind < 2; ++kind) {
+        const auto actor = static_cast<ActorKind>(kind);
+        double total = 0;
+        for (uint32_t i = 0; i < n; ++i) {
+          EXPECT_NEAR(rack.actors.logits(actor)[i], rack.logit(kind, i), 1e-5 * std::sqrt(n));
+          total += std::exp(rack.logit(kind, i));
+        }
+        for (uint32_t i = 0; i < n; ++i) {
+          const double p = std::exp(rack.logit(kind, i)) / total;
+          EXPECT_NEAR(rack.actors.probabilities(actor)[i], p, 2e-5 * p + 1e-9) << n;
+        }
+        for (uint32_t i = n; i < rack.actors.lanes(); ++i)
+          EXPECT_EQ(rack.actors.probabilities(actor)[i], 0.0F);
       }
-      for (uint32_t i = 0; i < n; ++i) {
-        const double p = std::exp(rack.logit(kind, i)) / total;
-        EXPECT_NEAR(rack.actors.probabilities(actor)[i], p, 2e-5 * p + 1e-9) << n;
-      }
-      for (uint32_t i = n; i < rack.actors.lanes(); ++i) EXPECT_EQ(rack.actors.probabilities(actor)[i], 0.0F);
     }
   }
 }
