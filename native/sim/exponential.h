@@ -8,12 +8,13 @@
 #include <cstdint>
 #include <numbers>
 
+#include "native/core/lanes.h"
 #include "native/core/rng.h"
 
 namespace steelyard::sim {
 
-using f64x4 = double __attribute__((vector_size(32)));
-using u64x4 = uint64_t __attribute__((vector_size(32)));
+using core::f64x4;
+using core::u64x4;
 
 // -log(u) with u = unit_open(word), each within 2e-15 of itself.
 inline f64x4 unit_exponentials(u64x4 words) {

@@ -151,8 +151,9 @@ int RackWorld::power_of_d(const float* row, uint64_t word) const {
   return static_cast<int>(best);
 }
 
-int RackWorld::choose(uint32_t i, const RackTask& task) {
-  const uint64_t word = draw(choice_stream_, task.id);
+// The server for the task `id`, of this type, that arrived at decider i.
+int RackWorld::choose(uint32_t i, uint64_t id, uint32_t type) {
+  const uint64_t word = draw(choice_stream_, id);
   switch (kind_) {
     case RackKind::kLocal:
       return at_servers_ ? static_cast<int>(i) : static_cast<int>(i % nodes_.size());
@@ -167,7 +168,7 @@ int RackWorld::choose(uint32_t i, const RackTask& task) {
     case RackKind::kIdle:
       return pick(i, limits_, word);
     case RackKind::kDecider:
-      return decider_->migrate(static_cast<int>(i), task.type, word);
+      return decider_->migrate(static_cast<int>(i), type, word);
     default:
       return static_cast<int>(below(word, static_cast<uint32_t>(nodes_.size())));
   }
