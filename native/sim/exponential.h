@@ -52,13 +52,17 @@ class ExponentialStream {
   }
 
  private:
-  static constexpr size_t kBlock = 32;
+  static constexpr size_t kBlock = 64;
   static constexpr uint64_t kNone = UINT64_MAX - kBlock;
 
   [[gnu::noinline]] void refill(uint64_t key) {
     start_ = key;
-    u64x4 words[kBlock / 4];  // hashes first, then logarithms: each alone overlaps more of its own
-    for (size_t i = 0; i < kBlock; ++i) words[i / 4][i % 4] = core::draw(stream_, key + i);
+    u64x4 counters = u64x4{0, 1, 2, 3} * core::kGolden + (stream_ + (key + 1) * core::kGolden);
+    u64x4 words[kBlock / 4];  // core::draw of each; then logarithms: each alone overlaps more of its own
+    for (u64x4& four : words) {
+      four = core::mix64_lanes(counters);
+      counters += 4 * core::kGolden;
+    }
 #pragma GCC unroll 2
     for (size_t v = 0; v < kBlock / 4; ++v) {
       const f64x4 drawn = unit_exponentials(words[v]);

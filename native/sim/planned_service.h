@@ -152,7 +152,7 @@ class PlannedService {
     uint32_t begin_ = 0, end_ = 0, last_ = kRoom - kSpare;
   };
 
-  struct Server {
+  struct alignas(64) Server {
     uint32_t first = 0, lanes = 0;
     uint32_t spare = 0;  // lanes without a worker, never free
     Starts starts;

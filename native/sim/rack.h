@@ -244,13 +244,16 @@ class RackWorld {
   static void fill_alias(core::AliasTable& table, const std::vector<double>& shares);
 
   // rack_choices.cc: who gets a task
+  struct KnownLoads;
   void set_up_views();
   void set_up_capacities();
-  int choose(uint32_t i, uint64_t id, uint32_t type);
+  inline int choose(uint32_t i, uint64_t id, uint32_t type);
+  int choose_otherwise(uint32_t i, uint32_t type, uint64_t word);
   inline const float* told_row(uint32_t i);
   const float* row_of(uint32_t i);
-  float load_of(uint32_t j);
+  inline float load_of(uint32_t j);
   inline int least(uint32_t i, uint64_t word);
+  int least_by_rates(KnownLoads loads, uint32_t i, int preferred, uint64_t word);
   int pick(uint32_t i, const std::vector<float>& limits, uint64_t word);
   int power_of_d(const float* row, uint64_t word) const;
 
@@ -266,7 +269,7 @@ class RackWorld {
   void hear_one(const Message& message);
   void note_completion(uint32_t slot, uint32_t j);
   void hear_reply(const Reply& reply);
-  core::TimeNs reply_delay_ns(const RackTask& task) const;
+  core::TimeNs reply_delay_ns(uint64_t id) const;
   core::TimeNs message_ns();
   void post(core::TimeNs at, Kind kind, const Message& message);
 

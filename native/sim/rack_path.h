@@ -3,6 +3,7 @@
 #pragma once
 
 #include "native/core/rng.h"
+#include "native/sim/choice.h"
 #include "native/sim/rack.h"
 
 namespace steelyard::sim {
@@ -73,7 +74,63 @@ inline int64_t RackWorld::time_at(const RackNode& node, int64_t service_ns) cons
 
 // What latency counts beyond the end of its service.
 inline core::TimeNs RackWorld::reply_of(const RackTask& task) const {
-  return config_->latency_with_reply && task.remote ? reply_delay_ns(task) : 0;
+  return config_->latency_with_reply && task.remote ? reply_delay_ns(task.id) : 0;
+}
+
+// The load of server j as it is.
+inline float RackWorld::load_of(uint32_t j) {
+  if (planned_) {
+    const PlannedService::Count count = plan_.count(j, counted_until_);
+    const uint32_t serving = measure_ == LoadMeasure::kTasks ? count.serving : 0;
+    return static_cast<float>(static_cast<int32_t>(serving + count.waiting));
+  }
+  switch (measure_) {
+    case LoadMeasure::kTasks:
+      return static_cast<float>(nodes_[j].in_system);
+    case LoadMeasure::kWaiting:
+      return static_cast<float>(waiting(j));
+    case LoadMeasure::kWork:
+      return static_cast<float>(work_left_s(j));
+  }
+  return 0;
+}
+
+// The loads that decider i has been told: `stride_` floats.
+inline const float* RackWorld::told_row(uint32_t i) {
+  if (reads_true_row_) return true_row_.data();
+  if (info_ != LoadInfo::kExact) return &rows_[i * stride_];
+  for (uint32_t j = 0; j < nodes_.size(); ++j) scratch_[j] = load_of(j);
+  return scratch_.data();
+}
+
+// Loads as a decider knows them, in lanes. Its own load is put in on the way: a row that was just written to
+// would keep the lanes waiting.
+struct RackWorld::KnownLoads {
+  const float* row;
+  int own;  // -1: none is
+  float own_load, add;
+
+  f32x8 operator()(uint32_t at) const {
+    const i32x8 is_own = i32x8{0, 1, 2, 3, 4, 5, 6, 7} == own - static_cast<int>(at);
+    return (is_own ? f32x8{} + own_load : load_lanes(row + at)) + add;
+  }
+};
+
+[[gnu::always_inline]] inline int RackWorld::least(uint32_t i, uint64_t word) {
+  const KnownLoads loads{told_row(i), patches_own_ ? static_cast<int>(i) : -1, patches_own_ ? load_of(i) : 0,
+                         add_};
+  const int preferred = rule_.keep && at_servers_ ? static_cast<int>(i) : -1;
+  if (rule_.estimated_rates) [[unlikely]]
+    return least_by_rates(loads, i, preferred, word);
+  const float* scale = scale_.data();
+  return least_of(stride_, preferred, rule_.first, word,
+                  [=](uint32_t at) { return loads(at) * load_lanes(scale + at); });
+}
+
+// The server for the task `id`, of this type, that arrived at decider i.
+[[gnu::always_inline]] inline int RackWorld::choose(uint32_t i, uint64_t id, uint32_t type) {
+  const uint64_t word = core::draw(choice_stream_, id);
+  return kind_ == RackKind::kLeast ? least(i, word) : choose_otherwise(i, type, word);
 }
 
 }  // namespace steelyard::sim
