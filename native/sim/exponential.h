@@ -59,11 +59,12 @@ class ExponentialStream {
     start_ = key;
     u64x4 counters = u64x4{0, 1, 2, 3} * core::kGolden + (stream_ + (key + 1) * core::kGolden);
     u64x4 words[kBlock / 4];  // core::draw of each; then logarithms: each alone overlaps more of its own
+#pragma GCC unroll 4
     for (u64x4& four : words) {
       four = core::mix64_lanes(counters);
       counters += 4 * core::kGolden;
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (size_t v = 0; v < kBlock / 4; ++v) {
       const f64x4 drawn = unit_exponentials(words[v]);
       __builtin_memcpy(&values_[4 * v], &drawn, sizeof drawn);

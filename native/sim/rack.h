@@ -252,6 +252,7 @@ class RackWorld {
   inline const float* told_row(uint32_t i);
   const float* row_of(uint32_t i);
   inline float load_of(uint32_t j);
+  float kept_load_of(uint32_t j) const;
   inline int least(uint32_t i, uint64_t word);
   int least_by_rates(KnownLoads loads, uint32_t i, int preferred, uint64_t word);
   int pick(uint32_t i, const std::vector<float>& limits, uint64_t word);

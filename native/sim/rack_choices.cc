@@ -65,6 +65,19 @@ void RackWorld::set_up_capacities() {
   }
 }
 
+// As it has been settled.
+float RackWorld::kept_load_of(uint32_t j) const {
+  switch (measure_) {
+    case LoadMeasure::kTasks:
+      return static_cast<float>(nodes_[j].in_system);
+    case LoadMeasure::kWaiting:
+      return static_cast<float>(waiting(j));
+    case LoadMeasure::kWork:
+      return static_cast<float>(work_left_s(j));
+  }
+  return 0;
+}
+
 // The same with its own as it is.
 const float* RackWorld::row_of(uint32_t i) {
   if (patches_own_) rows_[i * stride_ + i] = load_of(i);

@@ -122,7 +122,7 @@ std::span<const float> RackWorld::expected_waits_us() {
 
 LoadReport RackWorld::report_of(uint32_t j) {
   RackNode& node = nodes_[j];
-  LoadReport report{load_of(j),
+  LoadReport report{kept_load_of(j),
                     static_cast<float>(node.in_system),
                     tracks_rates_ ? static_cast<float>(estimated_rate(j)) : 0.0F,
                     node.migrations,

@@ -39,7 +39,7 @@ namespace steelyard::sim {
   digest_ = (digest_ ^ (task.id * core::kGolden + server + 1)) * 0x9fb21c651e98df25ULL;
   task.server = static_cast<uint16_t>(j);
   task.remote = away;
-  if (rule_.increments || info_ == LoadInfo::kOutstanding)
+  if (rule_.increments || info_ == LoadInfo::kOutstanding) [[likely]]
     rows_[i * stride_ + server] += increment_ * static_cast<float>(away);
   if (!at_servers_) return away;
   ++totals_[i].arrivals;
@@ -79,26 +79,17 @@ inline core::TimeNs RackWorld::reply_of(const RackTask& task) const {
 
 // The load of server j as it is.
 inline float RackWorld::load_of(uint32_t j) {
-  if (planned_) {
-    const PlannedService::Count count = plan_.count(j, counted_until_);
-    const uint32_t serving = measure_ == LoadMeasure::kTasks ? count.serving : 0;
-    return static_cast<float>(static_cast<int32_t>(serving + count.waiting));
-  }
-  switch (measure_) {
-    case LoadMeasure::kTasks:
-      return static_cast<float>(nodes_[j].in_system);
-    case LoadMeasure::kWaiting:
-      return static_cast<float>(waiting(j));
-    case LoadMeasure::kWork:
-      return static_cast<float>(work_left_s(j));
-  }
-  return 0;
+  if (!planned_) return kept_load_of(j);
+  const PlannedService::Count count = plan_.count(j, counted_until_);
+  const uint32_t serving = measure_ == LoadMeasure::kTasks ? count.serving : 0;
+  return static_cast<float>(static_cast<int32_t>(serving + count.waiting));
 }
 
 // The loads that decider i has been told: `stride_` floats.
 inline const float* RackWorld::told_row(uint32_t i) {
+  if (info_ != LoadInfo::kExact) [[likely]]
+    return &rows_[i * stride_];
   if (reads_true_row_) return true_row_.data();
-  if (info_ != LoadInfo::kExact) return &rows_[i * stride_];
   for (uint32_t j = 0; j < nodes_.size(); ++j) scratch_[j] = load_of(j);
   return scratch_.data();
 }
@@ -130,7 +121,9 @@ struct RackWorld::KnownLoads {
 // The server for the task `id`, of this type, that arrived at decider i.
 [[gnu::always_inline]] inline int RackWorld::choose(uint32_t i, uint64_t id, uint32_t type) {
   const uint64_t word = core::draw(choice_stream_, id);
-  return kind_ == RackKind::kLeast ? least(i, word) : choose_otherwise(i, type, word);
+  if (kind_ == RackKind::kLeast) [[likely]]
+    return least(i, word);
+  return choose_otherwise(i, type, word);
 }
 
 }  // namespace steelyard::sim
