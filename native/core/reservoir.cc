@@ -15,7 +15,6 @@ constexpr int kAgeShift = 10;                           // ages in units of 1024
 constexpr float kAgeUnit = 1024e-9f;
 
 using i64x4 = int64_t __attribute__((vector_size(32)));
-using u64x4 = uint64_t __attribute__((vector_size(32)));
 
 // Ages of four samples, limited, in units of 2^kAgeShift ns. Machines lack the arithmetic shift; of a
 // negative age the 32 bits that are used below are the same.

@@ -5,12 +5,15 @@
 
 namespace steelyard::core {
 
-// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection on 64-bit words with full avalanche.
-constexpr uint64_t mix64(uint64_t x) {
+// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection on 64-bit words with full avalanche. Of
+// lanes of words, each for itself.
+template <typename Words>
+constexpr Words mix64_lanes(Words x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
+constexpr uint64_t mix64(uint64_t x) { return mix64_lanes(x); }
 
 inline constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
 

@@ -8,12 +8,13 @@
 #include <cstdint>
 #include <numbers>
 
+#include "native/core/lanes.h"
 #include "native/core/rng.h"
 
 namespace steelyard::sim {
 
-using f64x4 = double __attribute__((vector_size(32)));
-using u64x4 = uint64_t __attribute__((vector_size(32)));
+using core::f64x4;
+using core::u64x4;
 
 // -log(u) with u = unit_open(word), each within 2e-15 of itself.
 inline f64x4 unit_exponentials(u64x4 words) {
@@ -51,14 +52,19 @@ class ExponentialStream {
   }
 
  private:
-  static constexpr size_t kBlock = 32;
+  static constexpr size_t kBlock = 64;
   static constexpr uint64_t kNone = UINT64_MAX - kBlock;
 
   [[gnu::noinline]] void refill(uint64_t key) {
     start_ = key;
-    u64x4 words[kBlock / 4];  // hashes first, then logarithms: each alone overlaps more of its own
-    for (size_t i = 0; i < kBlock; ++i) words[i / 4][i % 4] = core::draw(stream_, key + i);
-#pragma GCC unroll 2
+    u64x4 counters = u64x4{0, 1, 2, 3} * core::kGolden + (stream_ + (key + 1) * core::kGolden);
+    u64x4 words[kBlock / 4];  // core::draw of each; then logarithms: each alone overlaps more of its own
+#pragma GCC unroll 4
+    for (u64x4& four : words) {
+      four = core::mix64_lanes(counters);
+      counters += 4 * core::kGolden;
+    }
+#pragma GCC unroll 4
     for (size_t v = 0; v < kBlock / 4; ++v) {
       const f64x4 drawn = unit_exponentials(words[v]);
       __builtin_memcpy(&values_[4 * v], &drawn, sizeof drawn);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "native/core/lanes.h"
@@ -40,16 +41,15 @@ class PlannedService {
   core::TimeNs enter(uint32_t j, core::TimeNs now, int64_t time_ns) {
     Server& server = servers_[j];
     core::TimeNs* at = &free_at_[server.first];
-    i64x4 low = load(at);
-    for (uint32_t k = kLanes; k < server.lanes; k += kLanes) {
-      const i64x4 next = load(at + k);
-      low = next < low ? next : low;
-    }
-    const i64x4 halves = __builtin_shufflevector(low, low, 2, 3, 0, 1);
-    low = halves < low ? halves : low;
-    const core::TimeNs free = std::min<core::TimeNs>(low[0], low[1]);
-    server.starts.push_if(free > now, free);
-    return at[place_of(at, server.lanes, free)] = std::max(now, free) + time_ns;
+    return with_lanes(server.lanes, [&](auto lanes) {
+      i64x4 low = load(at);
+      for (uint32_t k = kLanes; k < lanes; k += kLanes) low = less(load(at + k), low);
+      low = less(__builtin_shufflevector(low, low, 2, 3, 0, 1), low);
+      low = less(__builtin_shufflevector(low, low, 1, 0, 3, 2), low);
+      const core::TimeNs free = low[0];
+      server.starts.push_if(free > now, free);
+      return at[place_of(at, lanes, low)] = std::max(now, free) + time_ns;
+    });
   }
 
   // Tasks in server j that are not done at `t`, which is not before that of an earlier count; who would be
@@ -57,10 +57,14 @@ class PlannedService {
   Count count(uint32_t j, core::TimeNs t) {
     Server& server = servers_[j];
     const core::TimeNs* at = &free_at_[server.first];
-    int busy = 0;
-    for (uint32_t k = 0; k < server.lanes; k += kLanes)
-      busy += std::popcount(core::bits_of_lanes(load(at + k) > t));
-    return {static_cast<uint32_t>(busy) - server.spare, server.starts.count_after(t)};
+    const uint32_t busy = with_lanes(server.lanes, [&](auto lanes) {
+      uint32_t sum = 0;
+      for (uint32_t from = 0; from < lanes; from += 32)
+        sum += static_cast<uint32_t>(
+            std::popcount(bits_of(at, from, lanes, [t](i64x4 lane) { return lane > t; })));
+      return sum;
+    });
+    return {busy - server.spare, server.starts.count_after(t)};
   }
 
   // Time that the workers of server j have still to work for what is there at `t`. [ns]
@@ -82,17 +86,33 @@ class PlannedService {
     return lanes;
   }
 
-  // The first place of `what`, which is there.
-  static uint32_t place_of(const core::TimeNs* at, uint32_t lanes, core::TimeNs what) {
-    uint32_t from = 0;
-    for (; lanes - from > 32; from += kLanes) {
-      if (const uint32_t bits = core::bits_of_lanes(load(at + from) == what))
-        return from + std::countr_zero(bits);
+  static i64x4 less(i64x4 a, i64x4 b) { return a < b ? a : b; }
+
+  // Calls f with the number of lanes, as a constant where it is a usual one.
+  template <typename F>
+  [[gnu::always_inline]] static std::invoke_result_t<F, uint32_t> with_lanes(uint32_t lanes, F f) {
+    if (lanes == 8) return f(std::integral_constant<uint32_t, 8>());
+    if (lanes == 4) return f(std::integral_constant<uint32_t, 4>());
+    return f(lanes);
+  }
+
+  // Bit k is set where truth holds for lane from + k, for up to 32 of them.
+  template <typename Lanes, typename F>
+  static uint32_t bits_of(const core::TimeNs* at, uint32_t from, Lanes lanes, F truth) {
+    const uint32_t stop = std::min<uint32_t>(lanes, from + 32);
+    uint32_t bits = 0;
+    for (uint32_t k = from; k < stop; k += kLanes)
+      bits |= core::bits_of_lanes(i64x4(truth(load(at + k)))) << (k - from);
+    return bits;
+  }
+
+  // The first place of what all lanes of `what` are and one of `at` is. No jumps on where: that is random.
+  template <typename Lanes>
+  static uint32_t place_of(const core::TimeNs* at, Lanes lanes, i64x4 what) {
+    for (uint32_t from = 0;; from += 32) {
+      const uint32_t bits = bits_of(at, from, lanes, [what](i64x4 lane) { return lane == what; });
+      if (lanes <= 32 || bits != 0) return from + static_cast<uint32_t>(std::countr_zero(bits));
     }
-    uint32_t bits = 0;  // no jumps: where it is, is random
-    for (uint32_t k = from; k < lanes; k += kLanes)
-      bits |= core::bits_of_lanes(load(at + k) == what) << (k - from);
-    return from + static_cast<uint32_t>(std::countr_zero(bits));
   }
 
   // When the tasks that wait will start, in their order; looked at four at a time and without jumps, since it
@@ -100,17 +120,18 @@ class PlannedService {
   class Starts {
    public:
     void push_if(bool waits, core::TimeNs at) {
-      if (end_ + 2 * kLanes > times_.size()) [[unlikely]]
+      if (end_ == last_) [[unlikely]]
         make_room();
-      times_[end_] = waits ? at : core::kNever;
+      const uint32_t nowhere = last_ + kSpare - 1;
+      times_[nowhere - (nowhere - end_) * waits] = at;  // no jump: it is random
       end_ += waits;
     }
     uint32_t count_after(core::TimeNs t) {
-      uint32_t started;
+      uint32_t left;
       do {
-        started = static_cast<uint32_t>(std::popcount(core::bits_of_lanes(load(&times_[begin_]) <= t)));
-        begin_ += started;
-      } while (started == kLanes);
+        left = static_cast<uint32_t>(std::popcount(core::bits_of_lanes(load(&times_[begin_]) > t)));
+        begin_ += kLanes - left;
+      } while (left == 0);
       return end_ - begin_;
     }
 
@@ -120,15 +141,18 @@ class PlannedService {
       std::copy(times_.begin() + begin_, times_.begin() + end_, times_.begin());
       end_ -= begin_;
       begin_ = 0;
-      if (2 * end_ > times_.size()) times_.resize(2 * times_.size());
+      if (2 * end_ > last_) times_.resize(2 * times_.size());
       std::fill(times_.begin() + end_, times_.end(), core::kNever);
+      last_ = static_cast<uint32_t>(times_.size()) - kSpare;
     }
 
-    std::vector<core::TimeNs> times_ = std::vector<core::TimeNs>(64, core::kNever);  // beyond `end_` too
-    uint32_t begin_ = 0, end_ = 0;
+    // Beyond `last_` there is room to look at, and at the very end for what does not matter.
+    static constexpr uint32_t kRoom = 64, kSpare = 2 * kLanes;
+    std::vector<core::TimeNs> times_ = std::vector<core::TimeNs>(kRoom, core::kNever);  // beyond `end_` too
+    uint32_t begin_ = 0, end_ = 0, last_ = kRoom - kSpare;
   };
 
-  struct Server {
+  struct alignas(64) Server {
     uint32_t first = 0, lanes = 0;
     uint32_t spare = 0;  // lanes without a worker, never free
     Starts starts;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "native/core/rng.h"
+#include "native/sim/rack_path.h"
 #include "native/sim/streams.h"
 
 namespace steelyard::sim {
@@ -89,89 +90,30 @@ void RackWorld::reset(uint64_t seed) {
   run_until(0);
 }
 
-inline uint32_t RackWorld::take_slot() {
-  if (free_slots_.empty()) {
-    tasks_.emplace_back();
-    return static_cast<uint32_t>(tasks_.size() - 1);
-  }
-  const uint32_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  return slot;
-}
-
 [[gnu::always_inline]] inline void RackWorld::arrive() {
-  const uint64_t id = next_id_++;
-  arrivals_.advance();
-  metrics_.task_arrived(now_);
-  const size_t types = config_->types.size();
-  const uint32_t type =
-      types == 1 ? 0 : static_cast<uint32_t>(type_table_.sample(core::draw(type_stream_, id)));
-  const Distribution& law = config_->types[type].service;
-  const double service_s = law.kind == DistributionKind::kExponential
-                               ? law.a[0] * exponentials_.at(id)
-                               : law.sample(core::draw(service_stream_, id));
-  const uint64_t origin = core::draw(origin_stream_, id);
-  const uint32_t deciders = static_cast<uint32_t>(num_deciders_);
-  const uint32_t i = equal_split_ || deciders == 1 ? core::below(origin, deciders)
-                                                   : static_cast<uint32_t>(origins_.sample(origin));
   const uint32_t slot = take_slot();
-  RackTask& task = tasks_[slot];
-  task = {.id = id,
-          .arrived = now_,
-          .service_ns = static_cast<int64_t>(service_s * 1e9 + 0.5),
-          .decider = static_cast<uint16_t>(i),
-          .type = static_cast<uint16_t>(type)};
+  const RackTask& task = tasks_[slot] = next_task();
   if (kind_ == RackKind::kBounded) [[unlikely]]
     return hold_or_send(slot);
   if (kind_ == RackKind::kLateBinding) [[unlikely]]
     return reserve(slot);
   if (kind_ == RackKind::kShaped) [[unlikely]]
     return shape(slot);
-  dispatch_to(slot, choose(i, task));
+  dispatch_to(slot, choose(task.decider, task.id, task.type));
 }
 
 // The task is on its way to server j.
 inline void RackWorld::dispatch_to(uint32_t slot, int j) {
-  RackTask& task = tasks_[slot];
-  const uint32_t i = task.decider;
-  const uint32_t server = static_cast<uint32_t>(j);
-  const bool local = at_servers_ && server == i;
-  digest_ = (digest_ ^ (task.id * core::kGolden + server + 1)) * 0x9fb21c651e98df25ULL;
-  task.server = static_cast<uint16_t>(j);
-  task.remote = !local;
-  if (count_early_) true_row_[server] += 1;
-  if (at_servers_) ++totals_[i].arrivals;
-  if (local) return enter(slot);
-  if (rule_.increments || info_ == LoadInfo::kOutstanding) rows_[i * stride_ + server] += increment_;
-  if (at_servers_) {
-    ++migrations_;
-    ++nodes_[i].migrations;
-    ++totals_[i].migrations;
-    task.service_ns += migration_work_ns_;
-  }
-  TimeNs delay = task_ns_;
-  if (task_jitter_) [[unlikely]] {
-    delay = config_->task_delay.ns(core::draw(delay_stream_, 2 * task.id));
-    queue_.push(Event::make(now_ + delay, kTransit, slot, 0));
-    return;
-  }
-  if (delay == 0) return enter(slot);
-  transit_.push(now_ + delay, slot);
-}
-
-// Time that a worker of the server takes for it.
-inline int64_t RackWorld::time_at(const RackNode& node, int64_t service_ns) const {
-  return node.speed == 1 ? service_ns
-                         : static_cast<int64_t>(static_cast<double>(service_ns) * node.pace + 0.5);
-}
-
-inline TimeNs RackWorld::latency_of(const RackTask& task, TimeNs done) const {
-  const bool answered = config_->latency_with_reply && task.remote;
-  return done - task.arrived + (answered ? reply_delay_ns(task) : 0);
+  const bool away = assign(tasks_[slot], j);
+  if (count_early_) true_row_[j] += 1;
+  if (!away) return enter(slot);
+  if (task_jitter_) [[unlikely]]
+    return send_alone(slot);
+  if (task_ns_ == 0) return enter(slot);
+  transit_.push(now_ + task_ns_, slot);
 }
 
 inline void RackWorld::enter(uint32_t slot) {
-  if (planned_) return enter_planned(slot);
   const uint32_t j = tasks_[slot].server;
   RackNode& node = nodes_[j];
   ++node.in_system;
@@ -181,15 +123,6 @@ inline void RackWorld::enter(uint32_t slot) {
   if (node.idle > 0) return start(j, idle_[node.first + --node.idle], slot);
   node.line_ns += tasks_[slot].service_ns;
   node.line.push_back(slot);
-}
-
-[[gnu::always_inline]] inline void RackWorld::enter_planned(uint32_t slot) {
-  const RackTask& task = tasks_[slot];
-  const TimeNs done = plan_.enter(task.server, now_, time_at(nodes_[task.server], task.service_ns));
-  ++entered_[task.server];
-  if (metrics_.measures(task.arrived)) last_done_ = std::max(last_done_, done);
-  metrics_.task_done(task.arrived, latency_of(task, done), task.service_ns, task.type);
-  free_slots_.push_back(slot);
 }
 
 inline void RackWorld::start(uint32_t j, uint32_t worker, uint32_t slot) {
@@ -211,7 +144,7 @@ inline void RackWorld::finish(uint32_t j, uint32_t slot) {
   if (kind_ == RackKind::kShaped && !first_reply(slot)) [[unlikely]]
     return free_slots_.push_back(slot);
   ++completed_;
-  metrics_.task_done(task.arrived, latency_of(task, now_), task.service_ns, task.type);
+  metrics_.task_done(task.arrived, now_ - task.arrived + reply_of(task), task.service_ns, task.type);
   if (tracks_rates_) [[unlikely]]
     learn_rate(j, task);
   if (hears_completions_ && task.remote) [[unlikely]]
@@ -256,7 +189,7 @@ uint32_t RackWorld::new_slot() { return take_slot(); }
 void RackWorld::end_service(uint32_t j, uint32_t slot) { finish(j, slot); }
 void RackWorld::free_worker(uint32_t j, uint32_t worker) { release_worker(j, worker); }
 void RackWorld::begin_service(uint32_t j, uint32_t worker, uint32_t slot) { start(j, worker, slot); }
-void RackWorld::enter_server(uint32_t slot) { enter(slot); }
+void RackWorld::enter_server(uint32_t slot) { planned_ ? enter_planned(slot) : enter(slot); }
 
 // At equal times: messages and the timetable, then completions, tasks on their way, replies, arrivals.
 void RackWorld::run_until(TimeNs t) {
@@ -291,37 +224,6 @@ void RackWorld::run_until(TimeNs t) {
     }
   }
   now_ = t;
-}
-
-// Of what happens otherwise the ends of service are left out, which stand second among equal times.
-void RackWorld::run_planned(TimeNs t) {
-  for (;;) {
-    const TimeNs event_at = queue_.next_time();
-    const TimeNs task_at = transit_.next_time();
-    const TimeNs arrival_at = arrivals_.next();
-    const TimeNs first = std::min(event_at, std::min(task_at, arrival_at));
-    if (first > t) break;
-    now_ = first;
-    ++events_;
-    if (event_at == first) {
-      counted_until_ = now_ - 1;
-      dispatch(queue_.pop());
-      continue;
-    }
-    counted_until_ = now_;
-    if (task_at == first) {
-      enter_planned(transit_.pop());
-    } else {
-      arrive();
-    }
-  }
-  now_ = counted_until_ = t;
-  completed_ = 0;
-  for (uint32_t j = 0; j < nodes_.size(); ++j) {
-    settle(j);
-    totals_[j].completions = entered_[j] - nodes_[j].in_system;
-    completed_ += totals_[j].completions;
-  }
 }
 
 void RackWorld::drain() {

@@ -12,6 +12,7 @@
 #include "native/sim/arrivals.h"
 #include "native/sim/device.h"
 #include "native/sim/event_queue.h"
+#include "native/sim/planned_entries.h"
 #include "native/sim/planned_service.h"
 #include "native/sim/rack_config.h"
 #include "native/sim/rack_darc.h"
@@ -176,8 +177,14 @@ class RackWorld {
   static constexpr uint32_t kHeld = UINT32_MAX - 1;  // a worker that waits for a task
   static constexpr float kFull = 1e30F;
 
-  // `inline`: the path of every task, defined and called in rack.cc alone; others go through the calls below.
-  // Where calls cost a tenth of a task it is forced.
+  // `inline`: the path of every task, defined and called in rack.cc alone, its first steps in rack_path.h;
+  // others go through the calls below. Where calls cost a tenth of a task it is forced.
+  inline RackTask next_task();
+  inline bool assign(RackTask& task, int j);
+  inline uint32_t take_slot();
+  inline void send_alone(uint32_t slot);
+  inline int64_t time_at(const RackNode& node, int64_t service_ns) const;
+  inline core::TimeNs reply_of(const RackTask& task) const;
   inline void arrive();
   inline void dispatch_to(uint32_t slot, int j);
   inline void enter(uint32_t slot);
@@ -185,10 +192,6 @@ class RackWorld {
   inline void finish(uint32_t j, uint32_t slot);
   inline void worker_done(uint32_t worker);
   inline void release_worker(uint32_t j, uint32_t worker);
-  inline uint32_t take_slot();
-  inline void enter_planned(uint32_t slot);
-  inline int64_t time_at(const RackNode& node, int64_t service_ns) const;
-  inline core::TimeNs latency_of(const RackTask& task, core::TimeNs done) const;
   void send(uint32_t slot, int j);
   void enter_server(uint32_t slot);
   void begin_service(uint32_t j, uint32_t worker, uint32_t slot);
@@ -199,6 +202,11 @@ class RackWorld {
   bool may_plan() const;
   void begin_planning();
   void run_planned(core::TimeNs t);
+  inline void arrive_planned();
+  inline PlannedEntry entry_of(const RackTask& task, core::TimeNs at) const;
+  inline void serve(const PlannedEntry& entry);
+  void enter_planned(uint32_t slot);
+  void enter_until(core::TimeNs t);
   inline void settle(uint32_t j);
 
   // rack_servers.cc: disciplines other than FCFS, changes of servers
@@ -236,13 +244,17 @@ class RackWorld {
   static void fill_alias(core::AliasTable& table, const std::vector<double>& shares);
 
   // rack_choices.cc: who gets a task
+  struct KnownLoads;
   void set_up_views();
   void set_up_capacities();
-  int choose(uint32_t i, const RackTask& task);
+  inline int choose(uint32_t i, uint64_t id, uint32_t type);
+  int choose_otherwise(uint32_t i, uint32_t type, uint64_t word);
   inline const float* told_row(uint32_t i);
   const float* row_of(uint32_t i);
-  float load_of(uint32_t j);
+  inline float load_of(uint32_t j);
+  float kept_load_of(uint32_t j) const;
   inline int least(uint32_t i, uint64_t word);
+  int least_by_rates(KnownLoads loads, uint32_t i, int preferred, uint64_t word);
   int pick(uint32_t i, const std::vector<float>& limits, uint64_t word);
   int power_of_d(const float* row, uint64_t word) const;
 
@@ -258,7 +270,7 @@ class RackWorld {
   void hear_one(const Message& message);
   void note_completion(uint32_t slot, uint32_t j);
   void hear_reply(const Reply& reply);
-  core::TimeNs reply_delay_ns(const RackTask& task) const;
+  core::TimeNs reply_delay_ns(uint64_t id) const;
   core::TimeNs message_ns();
   void post(core::TimeNs at, Kind kind, const Message& message);
 
@@ -289,8 +301,9 @@ class RackWorld {
   bool may_steal_ = false;
   bool tracks_rates_ = false;
   bool planned_ = false;
-  bool count_early_ = false;  // true_row_ counts a task from the decision on, not from its entry
-  float increment_ = 1;       // of a row, for a task sent
+  bool sees_entries_ = false;  // a decider, those into its own server; while `planned_`
+  bool count_early_ = false;   // true_row_ counts a task from the decision on, not from its entry
+  float increment_ = 1;        // of a row, for a task sent
   int num_deciders_ = 1;
   DeciderOwner decider_;
   double mean_service_s_ = 0;
@@ -307,7 +320,8 @@ class RackWorld {
   std::vector<RackTask> tasks_;
   std::vector<uint32_t> free_slots_;
   WorkerCalendar calendar_;
-  PlannedService plan_;             // instead of the calendar, while `planned_`
+  PlannedService plan_;  // instead of the calendar, while `planned_`
+  PlannedEntries entries_;
   std::vector<uint64_t> entered_;   // tasks, per server, while `planned_`
   core::TimeNs counted_until_ = 0;  // who is done by then is not in a server any more
   core::TimeNs last_done_ = 0;      // of the tasks that are measured

@@ -6,6 +6,7 @@
 #include "native/core/rng.h"
 #include "native/sim/choice.h"
 #include "native/sim/rack.h"
+#include "native/sim/rack_path.h"
 
 namespace steelyard::sim {
 
@@ -64,8 +65,8 @@ void RackWorld::set_up_capacities() {
   }
 }
 
-float RackWorld::load_of(uint32_t j) {
-  if (planned_) settle(j);
+// As it has been settled.
+float RackWorld::kept_load_of(uint32_t j) const {
   switch (measure_) {
     case LoadMeasure::kTasks:
       return static_cast<float>(nodes_[j].in_system);
@@ -77,38 +78,16 @@ float RackWorld::load_of(uint32_t j) {
   return 0;
 }
 
-// The loads that decider i has been told: `stride_` floats.
-inline const float* RackWorld::told_row(uint32_t i) {
-  if (reads_true_row_) return true_row_.data();
-  if (info_ != LoadInfo::kExact) return &rows_[i * stride_];
-  for (uint32_t j = 0; j < nodes_.size(); ++j) scratch_[j] = load_of(j);
-  return scratch_.data();
-}
-
 // The same with its own as it is.
 const float* RackWorld::row_of(uint32_t i) {
   if (patches_own_) rows_[i * stride_ + i] = load_of(i);
   return told_row(i);
 }
 
-inline int RackWorld::least(uint32_t i, uint64_t word) {
-  // Its own load is put in on the way: a row that was just written to would keep the lanes waiting.
-  const int own = patches_own_ ? static_cast<int>(i) : -1;
-  const float own_load = patches_own_ ? load_of(i) : 0;
-  const float* row = told_row(i);
-  const auto loads = [=, add = add_](uint32_t at) {
-    const i32x8 is_own = i32x8{0, 1, 2, 3, 4, 5, 6, 7} == own - static_cast<int>(at);
-    return (is_own ? f32x8{} + own_load : load_lanes(row + at)) + add;
-  };
-  const int preferred = rule_.keep && at_servers_ ? static_cast<int>(i) : -1;
-  if (rule_.estimated_rates) {
-    const float* rates = &rates_[i * stride_];
-    return least_of(stride_, preferred, rule_.first, word,
-                    [=](uint32_t at) { return loads(at) / load_lanes(rates + at); });
-  }
-  const float* scale = scale_.data();
+int RackWorld::least_by_rates(KnownLoads loads, uint32_t i, int preferred, uint64_t word) {
+  const float* rates = &rates_[i * stride_];
   return least_of(stride_, preferred, rule_.first, word,
-                  [=](uint32_t at) { return loads(at) * load_lanes(scale + at); });
+                  [&](uint32_t at) { return loads(at) / load_lanes(rates + at); });
 }
 
 // Of the servers whose load is below its limit one by chance, or the first; of all when there is none.
@@ -151,8 +130,7 @@ int RackWorld::power_of_d(const float* row, uint64_t word) const {
   return static_cast<int>(best);
 }
 
-int RackWorld::choose(uint32_t i, const RackTask& task) {
-  const uint64_t word = draw(choice_stream_, task.id);
+int RackWorld::choose_otherwise(uint32_t i, uint32_t type, uint64_t word) {
   switch (kind_) {
     case RackKind::kLocal:
       return at_servers_ ? static_cast<int>(i) : static_cast<int>(i % nodes_.size());
@@ -161,13 +139,11 @@ int RackWorld::choose(uint32_t i, const RackTask& task) {
       return static_cast<int>(turn_[i]);
     case RackKind::kPowerOfD:
       return power_of_d(row_of(i), word);
-    case RackKind::kLeast:
-      return least(i, word);
     case RackKind::kBelow:
     case RackKind::kIdle:
       return pick(i, limits_, word);
     case RackKind::kDecider:
-      return decider_->migrate(static_cast<int>(i), task.type, word);
+      return decider_->migrate(static_cast<int>(i), type, word);
     default:
       return static_cast<int>(below(word, static_cast<uint32_t>(nodes_.size())));
   }

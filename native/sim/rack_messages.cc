@@ -4,6 +4,7 @@
 
 #include "native/core/rng.h"
 #include "native/sim/rack.h"
+#include "native/sim/rack_path.h"
 
 namespace steelyard::sim {
 
@@ -121,7 +122,7 @@ std::span<const float> RackWorld::expected_waits_us() {
 
 LoadReport RackWorld::report_of(uint32_t j) {
   RackNode& node = nodes_[j];
-  LoadReport report{load_of(j),
+  LoadReport report{kept_load_of(j),
                     static_cast<float>(node.in_system),
                     tracks_rates_ ? static_cast<float>(estimated_rate(j)) : 0.0F,
                     node.migrations,
@@ -166,6 +167,7 @@ void RackWorld::hear_all() {
 
 void RackWorld::broadcast_one(uint32_t j) {
   queue_.push(Event::make(now_ + period_ns_, kReport, j, 0));
+  if (planned_) settle(j);
   const LoadReport report = report_of(j);
   for (int i = 0; i < num_deciders_; ++i) {
     const Message message{static_cast<uint16_t>(i), static_cast<uint16_t>(j), 0, report};
@@ -191,8 +193,8 @@ void RackWorld::window() {
   if (decider_) decider_->on_window(now_);
 }
 
-TimeNs RackWorld::reply_delay_ns(const RackTask& task) const {
-  return reply_jitter_ ? config_->reply_delay.ns(core::draw(delay_stream_, 2 * task.id + 1)) : reply_ns_;
+TimeNs RackWorld::reply_delay_ns(uint64_t id) const {
+  return reply_jitter_ ? config_->reply_delay.ns(core::draw(delay_stream_, 2 * id + 1)) : reply_ns_;
 }
 
 // The reply of a task starts on its way to the task's decider.
@@ -200,7 +202,7 @@ void RackWorld::note_completion(uint32_t slot, uint32_t j) {
   const RackTask& task = tasks_[slot];
   const Reply reply{task.decider, static_cast<uint16_t>(j),
                     info_ == LoadInfo::kPiggyback ? load_of(j) : 0.0F};
-  const TimeNs delay = reply_delay_ns(task);
+  const TimeNs delay = reply_delay_ns(task.id);
   if (delay == 0) return hear_reply(reply);
   if (!reply_jitter_) return replies_.push(now_ + delay, reply);
   Message message{reply.decider, reply.server, 0, {}};

@@ -8,19 +8,19 @@
 #include <span>
 #include <vector>
 
+#include "native/core/lanes.h"
 #include "native/core/types.h"
 
 namespace steelyard::sim {
 
-// Counts of whole numbers >= 0 in buckets no wider than 1/1024 of their value.
+// Counts of numbers >= 0, of which only the whole part matters, in buckets no wider than 1/1024 of their
+// value.
 class LogHistogram {
  public:
-  void add(uint64_t value) {
-    const size_t bucket = bucket_of(value);
-    if (bucket >= counts_.size()) [[unlikely]]
-      counts_.resize(bucket + bucket / 2 + 1024);
-    ++counts_[bucket];
-  }
+  static constexpr uint32_t kBatch = 32;
+  using Batch = std::array<double, kBatch>;
+  // The first `count` of them.
+  void add(const Batch& values, uint32_t count);
   void add(const LogHistogram& other);
   void clear() { counts_.clear(); }
   uint64_t count() const;
@@ -30,10 +30,7 @@ class LogHistogram {
  private:
   static constexpr int kBits = 10;
 
-  static size_t bucket_of(uint64_t value) {
-    const int exponent = std::max(0, static_cast<int>(std::bit_width(value)) - kBits - 1);
-    return (static_cast<size_t>(exponent) << kBits) + (value >> exponent);
-  }
+  static core::i32x4 buckets_of(core::f64x4 values);
   static double lower_edge(size_t bucket);
 
   std::vector<uint32_t> counts_;
@@ -74,15 +71,15 @@ class RackMetrics {
   void task_arrived(core::TimeNs arrived) { outstanding_ += measures(arrived) ? 1 : 0; }
   // `alone_ns`: its service at speed 1, alone.
   void task_done(core::TimeNs arrived, core::TimeNs latency, int64_t alone_ns, uint32_t type) {
-    if (!measures(arrived)) return;
+    if (measures(arrived)) measured_task_done(latency, alone_ns, type);
+  }
+  void measured_task_done(core::TimeNs latency, int64_t alone_ns, uint32_t type) {
     --outstanding_;
     Class& c = classes_[type];
-    c.latency.add(static_cast<uint64_t>(latency));
-    c.sum_ns += static_cast<double>(latency);
-    const double slowdown = alone_ns > 0 ? static_cast<double>(latency) / static_cast<double>(alone_ns) : 1.0;
-    c.slowdown_sum += slowdown;
-    c.slowdown.add(static_cast<uint64_t>(slowdown * kSlowdownUnit));
-    ++c.tasks;
+    c.latency_ns[c.kept] = latency;
+    c.alone_ns[c.kept] = alone_ns;
+    if (++c.kept == kBatch) [[unlikely]]
+      c.count_kept();
   }
   // Loads in units of expected waiting x_j [us], tasks in each server, share of busy workers.
   void sample(core::TimeNs now, std::span<const float> wait_us, std::span<const float> tasks, double busy);
@@ -98,11 +95,17 @@ class RackMetrics {
 
  private:
   static constexpr double kSlowdownUnit = 4096;
+  static constexpr uint32_t kBatch = LogHistogram::kBatch;
 
   struct Class {
-    uint64_t tasks = 0;
+    void count_kept();
+
+    uint64_t tasks = 0;  // without those kept
     double sum_ns = 0, slowdown_sum = 0;
     LogHistogram latency, slowdown;
+    // Tasks are counted many at a time, since each alone would wait for its own division and its own buckets.
+    uint32_t kept = 0;
+    std::array<int64_t, kBatch> latency_ns{}, alone_ns{};
   };
   static LatencyStats stats_of(const Class& c);
 
