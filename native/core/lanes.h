@@ -10,7 +10,6 @@ using f32x4 = float __attribute__((vector_size(16)));
 using f32x8 = float __attribute__((vector_size(32)));
 using i32x4 = int32_t __attribute__((vector_size(16)));
 using i32x8 = int32_t __attribute__((vector_size(32)));
-using i32x4 = int32_t __attribute__((vector_size(16)));
 using i64x4 = int64_t __attribute__((vector_size(32)));
 using u64x4 = uint64_t __attribute__((vector_size(32)));
 using f64x4 = double __attribute__((vector_size(32)));
