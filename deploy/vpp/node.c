@@ -73,7 +73,7 @@ static_always_inline void steelyard_take(vlib_buffer_t* b, const struct steelyar
   /* What begins here has its own TTL, which ip4-rewrite is not to lower. */
   const u32 began = before != after ? VNET_BUFFER_F_LOCALLY_ORIGINATED : 0;
   b->flags = (flags | began) & ~(VNET_BUFFER_F_L2_HDR_OFFSET_VALID | VNET_BUFFER_F_L3_HDR_OFFSET_VALID |
-                               VNET_BUFFER_F_L4_HDR_OFFSET_VALID);
+                                 VNET_BUFFER_F_L4_HDR_OFFSET_VALID);
   vnet_buffer(b)->sw_if_index[VLIB_TX] = ~0;
 }
 

@@ -19,9 +19,8 @@ TimeNs nanos(double seconds) { return static_cast<TimeNs>(std::llround(seconds *
 // The four 16-bit parts of a word, the lowest first.
 f64x4 quarters(uint64_t word) {
   using u16x4 = uint16_t __attribute__((vector_size(8)));
-  using i32x4 = int32_t __attribute__((vector_size(16)));
   const u16x4 parts = std::bit_cast<u16x4>(word);
-  return __builtin_convertvector(__builtin_convertvector(parts, i32x4), f64x4);
+  return __builtin_convertvector(__builtin_convertvector(parts, core::i32x4), f64x4);
 }
 static_assert(std::endian::native == std::endian::little);
 
