@@ -65,7 +65,8 @@ inline void add_row(const f32x8* s, f32x8 factor, float* gradient) {
     store8(gradient + i, load8(gradient + i) + s[i / 8] * factor);
 }
 
-// Inputs are as many as servers in most racks, and lanes where these are a power of two.
+// Inputs are as many as servers in most racks, and lanes where these are a power of two. Here and below,
+// parameters have the places of cache_actor_gradient's, so that its call is a jump.
 template <uint32_t Lanes>
 [[gnu::noinline]] void cache_gradient(uint32_t, uint32_t num_inputs, const float* inputs, const float* score,
                                       float coefficient, float, float*, float* gradient) {
